@@ -1,0 +1,1 @@
+"""Response masks for torch batches, padded or packed."""

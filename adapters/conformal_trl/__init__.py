@@ -1,0 +1,1 @@
+"""Calibrated rollout budgets and response masks inside TRL."""

@@ -1,0 +1,1 @@
+"""Response masks with certificates: which responses may move the policy?"""
