@@ -1,0 +1,58 @@
+"""Options that cannot work: exit 2, one line on stderr, no model library imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import demo
+
+ROOT = Path(__file__).parents[2]
+BAD = {
+    "model": (["--model", "no/such/model"], "no/such/model"),
+    "grid order": (["--grid", "2,8,4"], "ascending"),
+    "grid words": (["--grid", "two"], "integers"),
+    "k_max": (["--grid", "1"], "at least 2"),
+    "calibration": (["--n-calibration", "8"], "at least 9"),
+    "calibration at a smaller delta": (["--n-calibration", "50", "--delta", "0.01"], "at least 99"),
+    "seconds": (["--seconds", "0"], "more than 0"),
+    "negative seconds, short": (["--seconds", "-3", "--short"], "more than 0"),
+    "delta": (["--delta", "1.5"], "0 < delta < 1"),
+    "tau": (["--tau", "0.02"], "tau >= 1"),
+    "jobs": (["--jobs", "0"], "at least 1"),
+}
+GUARD = (
+    "import sys, runpy; sys.argv = ['experiments'] + sys.argv[1:]\n"
+    "try: runpy.run_module('experiments', run_name='__main__')\n"
+    "except SystemExit as e: code = e.code\n"
+    "print('torch' in sys.modules, 'transformers' in sys.modules); sys.exit(code)"
+)
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda c: c.replace(" ", "-"))
+def test_one_clear_line_before_any_model_is_loaded(case, tmp_path):
+    options, words = BAD[case]
+    command = [sys.executable, "-c", GUARD, "demo", "--out", str(tmp_path / "out"), *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ")
+    assert words in done.stderr
+    assert "got" in done.stderr
+    assert "need" in done.stderr
+    assert done.stdout.split() == ["False", "False"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_arm_aims_at_the_same_responses_per_update():
+    table = demo.arms()
+    assert [a.key for a in table] == ["fixed-4", "fixed-8", "fixed-32", "released", "cgrpo", "signal"]
+    for arm in table:
+        assert arm.prompts * (arm.k if arm.kind == "fixed" else 16) == 256
+
+
+def test_every_arm_has_a_sibling_at_two_jobs():
+    assert len(demo.arms()) % 2 == 0
