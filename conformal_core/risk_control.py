@@ -1,0 +1,239 @@
+"""Conformal risk control on the stop itself: one knob, the whole trajectory as one datum, no multiplicity factor."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .auto_delta import Rational
+from .level import as_level, min_calibration_size
+from .outcomes import UNPARSABLE, Outcomes
+from .thresholds import check_grid
+
+__all__ = ["RiskControl", "margin_stop", "risk_control", "wrong_stop_level"]
+
+
+def _top_answer(codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Unique most frequent answer of each row and its count; ``(UNPARSABLE, 0)`` where it is tied or no answer was parsed."""
+    n, k = codes.shape
+    if not n or not k:
+        return np.full(n, UNPARSABLE, np.int64), np.zeros(n, np.int64)
+    ordered = np.sort(codes, axis=1)
+    run = np.zeros((n, k), np.int64)  # index of the run of equal codes a cell belongs to, within its row
+    np.cumsum(ordered[:, 1:] != ordered[:, :-1], axis=1, out=run[:, 1:])
+    cell = run + k * np.arange(n)[:, None]
+    counts = np.bincount(cell[ordered >= 0], minlength=n * k).reshape(n, k)
+    best = counts.argmax(axis=1)
+    count = counts[np.arange(n), best]
+    unique = (count > 0) & ((counts == count[:, None]).sum(axis=1) == 1)
+    start = (run == best[:, None]).argmax(axis=1)
+    return np.where(unique, ordered[np.arange(n), start], UNPARSABLE), np.where(unique, count, 0)
+
+
+def _codes(outcomes: Outcomes) -> NDArray[np.int64]:
+    if outcomes.codes is None:
+        raise ValueError("outcomes.codes: got None; need answer codes; because the stop looks at the share of the top answer (see encode_answers)")
+    return outcomes.codes
+
+
+@dataclass(frozen=True)
+class RiskControl:
+    """The calibrated knob of :func:`margin_stop`.
+
+    Attributes
+    ----------
+    lam : Fraction
+        Stop at the first budget whose unique top answer has a share above ``lam``; 1 never stops.
+    n : int
+        Calibration prompts.
+    delta : Fraction
+        Bound asked for on P(stop with a wrong answer).
+    risk : Fraction
+        The calibrated bound ``(sum_i L~_i(lam) + 1) / (n + 1)``; at most ``delta`` when attainable.
+    attainable : bool
+        False if even ``1 / (n + 1) > delta``; then nothing stops.
+    guarantee : str
+        What holds, and under which assumption.
+    """
+
+    lam: Fraction
+    n: int
+    delta: Fraction
+    risk: Fraction
+    attainable: bool
+    guarantee: str
+
+    def to_json(self) -> str:
+        """JSON text; fractions as ``"a/b"``."""
+        fields: dict[str, Any] = dict(vars(self))
+        return json.dumps(fields | {name: str(fields[name]) for name in ("lam", "delta", "risk")})
+
+    @classmethod
+    def from_json(cls, text: str) -> RiskControl:
+        """Inverse of :meth:`to_json`."""
+        d = json.loads(text)
+        return cls(**(d | {name: Fraction(d[name]) for name in ("lam", "delta", "risk")}))
+
+
+def margin_stop(outcomes: Outcomes, k: int, lam: Fraction) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Whether the first ``k`` responses have a unique top answer with a share above ``lam``, and that answer.
+
+    Parameters
+    ----------
+    outcomes : Outcomes
+        With answer codes.  Rows with fewer than ``k`` responses do not stop.
+    k : int
+        Budget.  Unparsable responses carry no mass but count in the denominator ``k``.
+    lam : Fraction
+        Knob in [0, 1], compared in integers.  ``lam = 1`` never stops.
+
+    Returns
+    -------
+    stop : bool array, shape (n,)
+    committed : int64 array, shape (n,)
+        Code of the top answer where ``stop``, else -1.
+
+    Raises
+    ------
+    ValueError
+        If there are no answer codes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> o = Outcomes(np.arange(2, dtype=np.uint64), np.zeros((2, 4), bool), codes=np.array([[0, 0, 0, 1], [0, 0, 1, -1]]))
+    >>> [x.tolist() for x in margin_stop(o, 4, Fraction(1, 2))]
+    [[True, False], [0, -1]]
+    """
+    top, count = _top_answer(_codes(outcomes)[:, :k])
+    lam = Fraction(lam)
+    stop = (count * lam.denominator > lam.numerator * k) & (outcomes.drawn >= k)
+    return stop, np.where(stop, top, UNPARSABLE)
+
+
+def wrong_stop_level(outcomes: Outcomes, grid: Sequence[int]) -> NDArray[np.float64]:
+    r"""``w_i``: the smallest knob at and above which prompt ``i`` never stops with a wrong answer.
+
+    The rule stops at ``j`` for the knobs between the highest top share seen before ``j`` and the share at ``j``, so only new record
+    shares matter, and the monotone envelope of the loss is a step: ``max_{l >= lam} L_i(l) = 1[lam < w_i]`` with ``w_i`` the highest
+    record share whose top answer is wrong (0 if none).  The whole path in ``lam`` is this one number per prompt.
+
+    Parameters
+    ----------
+    outcomes : Outcomes
+        With codes and gold; at least ``K_max`` responses each.
+    grid : sequence of int
+        Budgets.
+
+    Returns
+    -------
+    float array, shape (n,)
+        Shares ``count / k``, correctly rounded, so equal shares are equal floats.
+
+    Raises
+    ------
+    ValueError
+        If codes or gold are missing, or a prompt has fewer than ``K_max`` responses.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> o = Outcomes(np.array([1], np.uint64), np.zeros((1, 4), bool), codes=np.array([[1, 1, 0, 0]]), gold=np.array([0]))
+    >>> wrong_stop_level(o, (2, 4)).tolist()
+    [1.0]
+    """
+    grid = check_grid(grid)
+    if outcomes.gold is None:
+        raise ValueError("outcomes.gold: got None; need the gold code of every prompt; because the loss is stopping with another answer")
+    if outcomes.n and outcomes.drawn.min() < grid[-1]:
+        raise ValueError(
+            f"outcomes.drawn: got a minimum of {outcomes.drawn.min()}; need {grid[-1]} responses for each prompt; "
+            "because the loss is needed at every knob, so at every budget"
+        )
+    codes = _codes(outcomes)
+    record = np.zeros(outcomes.n)
+    level = np.zeros(outcomes.n)
+    for k in grid:
+        top, count = _top_answer(codes[:, :k])
+        share = count / k
+        new = share > record
+        level = np.where(new & (top != outcomes.gold), share, level)
+        record = np.maximum(record, share)
+    return level
+
+
+def risk_control(outcomes: Outcomes, grid: Sequence[int], delta: Rational) -> RiskControl:
+    r"""Smallest knob whose calibrated risk of a wrong stop is at most ``delta``.
+
+    ``lam = min{ l : (sum_i L~_i(l) + 1)/(n + 1) <= delta }`` where ``L_i(l) = 1[the rule with knob l stops prompt i with a wrong answer]``
+    and ``L~_i(l) = max_{l' >= l} L_i(l')`` its monotone envelope; compared in integers.
+
+    Parameters
+    ----------
+    outcomes : Outcomes
+        Calibration prompts with codes and gold, ``K_max`` responses each.
+    grid : sequence of int
+        Budgets at which the rule may stop, ``K_max`` included.
+    delta : number
+        Bound on the risk, in (0, 1).
+
+    Returns
+    -------
+    RiskControl
+        *Guarantee*: ``E[1(stop with a wrong answer)] <= delta`` for a prompt exchangeable with the calibration prompts and a policy
+        that does not depend on them, at the budget the rule itself chooses: the datum is the whole trajectory, one test is made,
+        and no factor M is paid.  It says nothing given that the prompt stopped.
+
+    Raises
+    ------
+    ValueError
+        If the level or grid is out of range, there are no prompts, or codes, gold or responses are missing.
+
+    Warns
+    -----
+    UserWarning
+        If ``1/(n+1) > delta``: nothing will stop; the message names the ``n`` that would do.
+
+    Notes
+    -----
+    Source: Angelopoulos, Bates, Fisch, Lei, Schuster, Conformal Risk Control, ICLR 2024, Thm 1.  For this loss the rule is a
+    split-conformal quantile of :func:`wrong_stop_level`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> codes = np.array([[0, 0, 0, 0]] * 9 + [[1, 1, 1, 0]])
+    >>> o = Outcomes(np.arange(10, dtype=np.uint64), codes == 0, codes=codes, gold=np.zeros(10, np.int64))
+    >>> risk_control(o, (2, 4), "0.2").lam, risk_control(o, (2, 4), "0.1").lam
+    (Fraction(0, 1), Fraction(1, 1))
+    """
+    grid = check_grid(grid)
+    level = as_level(delta)
+    if outcomes.n < 1:
+        raise ValueError("outcomes: got 0 prompts; need at least 1; because a risk is calibrated on prompts")
+    n = outcomes.n
+    allowed = level.numerator * (n + 1) // level.denominator - 1  # prompts that may exceed: (allowed + 1)/(n + 1) <= delta
+    wrong = np.sort(wrong_stop_level(outcomes, grid))[::-1]
+    if allowed < 0:
+        need = min_calibration_size(level)
+        message = f"n: got {n} calibration prompts; need {need}; because at n = {n} even a rule that never errs is bounded by 1/{n + 1} > {level}"
+        warnings.warn(message, UserWarning, stacklevel=2)
+        return RiskControl(Fraction(1), n, level, Fraction(1, n + 1), False, f"none needed: nothing stops; {message}")
+    lam = Fraction(float(wrong[allowed])).limit_denominator(grid[-1]) if allowed < n else Fraction(0)
+    hits = int((wrong > float(lam)).sum())
+    return RiskControl(
+        lam=lam,
+        n=n,
+        delta=level,
+        risk=Fraction(hits + 1, n + 1),
+        attainable=True,
+        guarantee=f"E[1(stop with a wrong answer)] <= {level} at the adaptive budget, for a prompt exchangeable with the calibration "
+        "prompts and a policy that does not depend on them",
+    )
