@@ -59,5 +59,5 @@ def encode_answers(
             if gold is not None and gold_codes is not None and gold[i] is not None:
                 gold_codes[i] = seen.setdefault(gold[i], len(seen))
         except TypeError as error:
-            raise ValueError(f"answers: got an unhashable answer in row {i}; need hashables; because equality is all that counts") from error
+            raise ValueError(f"answers: got an unhashable answer in row {i}; need hashables; because only equality counts") from error
     return codes, gold_codes

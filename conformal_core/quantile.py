@@ -139,9 +139,7 @@ def conformal_quantile(scores: ArrayLike, delta: Level) -> ConformalQuantile:
     )
 
 
-def weighted_quantile(
-    scores: ArrayLike, weights: Sequence[Any] | NDArray[Any], test_weight: Any, delta: Level
-) -> ConformalQuantile:
+def weighted_quantile(scores: ArrayLike, weights: Sequence[Any] | NDArray[Any], test_weight: Any, delta: Level) -> ConformalQuantile:
     """The threshold under a known covariate shift: smallest score whose cumulative weight reaches the level.
 
     ``q = min{s : sum_i w_i 1[S_i <= s] >= (1 - delta) * (sum_i w_i + w_test)}``, or +inf if there is none: the test
