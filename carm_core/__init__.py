@@ -9,7 +9,9 @@ from .certificates import (
     severity_bound,
     signed_mean_bound,
 )
+from .diagnostics import MaskReport, PairedDecisions, mask_report, paired_decisions, rejection_curve
 from .logratio import LogRatio, log_ratio
+from .rows import Rows
 from .rules import CARM, OPSM, TRM, GeoMean, IcePop, MeanExpAbs, NoMask, Rule, SeqMIS, SeqTIS, TRMMean
 from .scores import (
     Scores,
@@ -20,10 +22,11 @@ from .scores import (
     mean_k1,
     mean_k2,
     mean_k3,
-    scores,
+    response_scores,
     signed_mean,
 )
 from .surrogate import clipped_surrogate, masked_loss
+from .thresholds import TauChoice, calibrated_tau, tau_for_certificate, tau_for_reject_rate
 
 __all__ = [
     "CARM",
@@ -33,13 +36,18 @@ __all__ = [
     "GeoMean",
     "IcePop",
     "LogRatio",
+    "MaskReport",
     "MeanExpAbs",
     "NoMask",
+    "PairedDecisions",
+    "Rows",
     "Rule",
     "Scores",
     "SeqMIS",
     "SeqTIS",
     "TRMMean",
+    "TauChoice",
+    "calibrated_tau",
     "carm_bound",
     "carm_score",
     "clipped_surrogate",
@@ -47,6 +55,7 @@ __all__ = [
     "geomean_score",
     "geomean_witness",
     "log_ratio",
+    "mask_report",
     "masked_loss",
     "max_k2",
     "max_violations",
@@ -54,8 +63,12 @@ __all__ = [
     "mean_k1",
     "mean_k2",
     "mean_k3",
-    "scores",
+    "paired_decisions",
+    "rejection_curve",
+    "response_scores",
     "severity_bound",
     "signed_mean",
     "signed_mean_bound",
+    "tau_for_certificate",
+    "tau_for_reject_rate",
 ]

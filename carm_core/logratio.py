@@ -35,8 +35,8 @@ def _warn_half(xp: Any, *arrays: Any) -> None:
         return
     _warned.update(half)
     warnings.warn(
-        f"log-probabilities arrive as {', '.join(sorted(half))}: their rounding alone can move a CARM score by several percent of log 1.02; "
-        "keep log-probabilities in float32",
+        f"log-probabilities arrive as {', '.join(sorted(half))}: their rounding alone can move a CARM score by several percent of "
+        "log 1.02; keep log-probabilities in float32",
         UserWarning,
         stacklevel=3,
     )

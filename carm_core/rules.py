@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from . import scores as _s
 from ._checks import DEFAULT_BAND, boundary_costs, check_positive, check_tau
-from ._rows import Rows
 from .certificates import Certificate, _fraction, geomean_witness
+from .rows import Rows
 
 Conditioning = Literal["both", "negative"]
 Band = tuple[float, float]
@@ -22,7 +22,7 @@ Band = tuple[float, float]
 class Rule:
     """Base of all rules. `conditioning`: "both" gates every response, "negative" only those with a negative advantage.
 
-    A custom rule overrides `_accept(rows)`. With "negative" a response of non-negative advantage is kept whatever its ratios (unless a
+    A custom rule overrides `accept(rows)`. With "negative" a response of non-negative advantage is kept whatever its ratios (unless a
     log-ratio is not finite), so the certificate covers negative advantages only and `certificate` reports p_out = 1.
     """
 
@@ -56,27 +56,25 @@ class Rule:
         text = f"none over all responses: those with advantage >= 0 are never rejected; for advantage < 0: {found.guarantee}"
         return Certificate(repr(self), found.tau, found.band, 1.0, 1.0, 1.0, text, witness=(-a,))
 
-    def _keep(self, rows: Rows, advantages: Any) -> Any:
-        accepted = self._accept(rows)
+    def keep_rows(self, rows: Rows, advantages: Any = None) -> Any:
+        """`keep` for any layout of tokens that a `Rows` describes; `keep` itself builds the padded one."""
+        accepted = self.accept(rows)
         if self.conditioning == "both":
             return accepted
         if advantages is None:
             raise ValueError(f"advantages: got None; need one per response; because {type(self).__name__} gates negative advantages only")
-        return accepted | ((rows.advantage(advantages) >= 0) & _finite(rows))
+        return accepted | ((rows.advantage(advantages) >= 0) & rows.finite())
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
-        active = rows.live & rows.spread(self._keep(rows, advantages))
+        active = rows.live & rows.spread(self.keep_rows(rows, advantages))
         return rows.xp.where(active, rows.xp.ones_like(rows.z), 0.0)
 
-    def _accept(self, rows: Rows) -> Any:
+    def accept(self, rows: Rows) -> Any:
+        """(B,) bool, the rule before conditioning on the sign of the advantage; what a custom rule implements."""
         raise NotImplementedError
 
     def _certify(self, band: Band) -> Certificate:
         return _nothing(self, band, (-(max(boundary_costs(band)) + 1.0),), "none: no bound on the tokens of a kept response")
-
-
-def _finite(rows: Rows) -> Any:
-    return rows.xp.isfinite(rows.sum(rows.z))
 
 
 def _nothing(rule: Rule, band: Band, witness: tuple[float, ...] | None, why: str, tau: float | None = None) -> Certificate:
@@ -99,8 +97,8 @@ class NoMask(Rule):
     [True, False]
     """
 
-    def _accept(self, rows: Rows) -> Any:
-        return _finite(rows)
+    def accept(self, rows: Rows) -> Any:
+        return rows.finite()
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ class CARM(Rule):
         """The threshold in nats."""
         return math.log(self.tau)
 
-    def _accept(self, rows: Rows) -> Any:
+    def accept(self, rows: Rows) -> Any:
         return _s._mean_abs(rows) <= self.log_tau
 
     def _certify(self, band: Band) -> Certificate:
@@ -152,7 +150,7 @@ class GeoMean(Rule):
         """The threshold in nats."""
         return math.log(self.tau)
 
-    def _accept(self, rows: Rows) -> Any:
+    def accept(self, rows: Rows) -> Any:
         return abs(_s._signed(rows)) <= self.log_tau
 
     def _certify(self, band: Band) -> Certificate:
@@ -177,7 +175,7 @@ class TRM(Rule):
         super().__post_init__()
         check_positive("delta", self.delta, "it bounds z^2 / 2")
 
-    def _accept(self, rows: Rows) -> Any:
+    def accept(self, rows: Rows) -> Any:
         return _s._max_k2(rows) <= self.delta
 
     def _certify(self, band: Band) -> Certificate:
@@ -206,7 +204,7 @@ class TRMMean(Rule):
         super().__post_init__()
         check_positive("delta", self.delta, "it bounds a mean of non-negative terms")
 
-    def _accept(self, rows: Rows) -> Any:
+    def accept(self, rows: Rows) -> Any:
         return _s._mean_k3(rows) <= self.delta
 
     def _certify(self, band: Band) -> Certificate:
@@ -231,7 +229,7 @@ class MeanExpAbs(Rule):
         super().__post_init__()
         check_tau("threshold", self.threshold)
 
-    def _accept(self, rows: Rows) -> Any:
+    def accept(self, rows: Rows) -> Any:
         return _s._excess_exp_abs(rows) <= self.threshold - 1.0
 
     def _certify(self, band: Band) -> Certificate:
@@ -259,7 +257,7 @@ class OPSM(Rule):
         super().__post_init__()
         check_positive("delta", self.delta, "it bounds a downward drift in nats")
 
-    def _accept(self, rows: Rows) -> Any:
+    def accept(self, rows: Rows) -> Any:
         return -_s._signed(rows) <= self.delta
 
     def _certify(self, band: Band) -> Certificate:
@@ -283,11 +281,11 @@ class SeqMIS(Rule):
         super().__post_init__()
         check_positive("cap", self.cap, "it caps a product of ratios")
 
-    def _accept(self, rows: Rows) -> Any:
+    def accept(self, rows: Rows) -> Any:
         return rows.sum(rows.z) <= math.log(self.cap)
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
-        keep = self._keep(rows, advantages)
+        keep = self.keep_rows(rows, advantages)
         ratio = rows.xp.exp(rows.xp.clip(rows.xp.where(keep, rows.sum(rows.z), 0.0), None, _s._EXP_LIMIT))
         return rows.xp.where(rows.live & rows.spread(keep), rows.spread(ratio), 0.0)
 
@@ -307,11 +305,11 @@ class SeqTIS(Rule):
         super().__post_init__()
         check_positive("cap", self.cap, "it caps a product of ratios")
 
-    def _accept(self, rows: Rows) -> Any:
-        return _finite(rows)
+    def accept(self, rows: Rows) -> Any:
+        return rows.finite()
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
-        keep = self._keep(rows, advantages)
+        keep = self.keep_rows(rows, advantages)
         ratio = rows.xp.exp(rows.xp.clip(rows.xp.where(keep, rows.sum(rows.z), 0.0), None, math.log(self.cap)))
         return rows.xp.where(rows.live & rows.spread(keep), rows.spread(ratio), 0.0)
 
@@ -337,12 +335,12 @@ class IcePop(Rule):
         if not 0 < self.alpha < self.beta:
             raise ValueError(f"alpha, beta: got {self.alpha}, {self.beta}; need 0 < alpha < beta; because they bound a ratio")
 
-    def _accept(self, rows: Rows) -> Any:
-        return _finite(rows)
+    def accept(self, rows: Rows) -> Any:
+        return rows.finite()
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
         inside = (rows.z >= math.log(self.alpha)) & (rows.z <= math.log(self.beta))
-        active = rows.live & inside & rows.spread(self._keep(rows, advantages))
+        active = rows.live & inside & rows.spread(self.keep_rows(rows, advantages))
         ratio = rows.xp.exp(rows.xp.where(active, rows.z, 0.0))
         return rows.xp.where(active, ratio if self.weighted else rows.xp.ones_like(ratio), 0.0)
 

@@ -2,13 +2,13 @@
 
 Every function takes `z` (..., T) log-ratios and `token_mask` (..., T), and returns one value per response, shape (...,), with the
 array type and device of `z` (float64 in NumPy, at least float32 in torch), detached from the graph. A response without live tokens
-scores 0 (`scores(...).empty` flags it); a non-finite z on a live token gives NaN, so that ``score <= threshold`` rejects.
+scores 0 (`response_scores(...).empty` flags it); a non-finite z on a live token gives NaN, so that ``score <= threshold`` rejects.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from ._rows import Rows
+from .rows import Rows
 
 _EXP_LIMIT = 60.0
 
@@ -153,13 +153,13 @@ def mean_exp_abs(z: Any, token_mask: Any) -> Any:
     return _excess_exp_abs(Rows(z, token_mask)) + 1.0
 
 
-def scores(z: Any, token_mask: Any) -> Scores:
+def response_scores(z: Any, token_mask: Any) -> Scores:
     """All statistics of this module in one pass over the arrays, plus length T and the `empty` flag.
 
     Raises: ValueError for different shapes, TypeError for mixed array types. Source: CARM, Eqs. 4-6, and the estimators k1, k2, k3.
 
     >>> import numpy as np
-    >>> s = scores(np.array([[1.0, -2.0], [3.0, 3.0]]), np.array([[1, 1], [0, 0]]))
+    >>> s = response_scores(np.array([[1.0, -2.0], [3.0, 3.0]]), np.array([[1, 1], [0, 0]]))
     >>> s.d.tolist(), s.length.tolist(), s.empty.tolist()
     ([1.5, 0.0], [2, 0], [False, True])
     """

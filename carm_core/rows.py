@@ -21,6 +21,10 @@ class Rows:
         self.z = self.xp.where(self.live, finite, 0.0)
         self._setup()
 
+    def finite(self) -> Any:
+        """One bool per response: every live log-ratio is finite."""
+        return self.xp.isfinite(self.sum(self.z))
+
     def _setup(self) -> None:
         self.length = self.xp.sum(self.live, -1)
         self.divisor = upcast(self.xp.clip(self.length, 1, None))

@@ -1,0 +1,143 @@
+"""What did the mask do, and is it looking at the right numbers? Host-side summaries; responses without live tokens are left out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .scores import response_scores
+
+
+def _host(x: Any) -> Any:
+    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
+
+
+def _share(part: Any, whole: Any) -> float:
+    return float(part) / float(whole) if whole else 0.0
+
+
+@dataclass(frozen=True)
+class PairedDecisions:
+    """How two rules decide the same responses: counts kept by both, by one only, by neither."""
+
+    both: int
+    only_first: int
+    only_second: int
+    neither: int
+
+    @property
+    def total(self) -> int:
+        """Number of responses compared."""
+        return self.both + self.only_first + self.only_second + self.neither
+
+
+def paired_decisions(keep_first: Any, keep_second: Any, empty: Any = None) -> PairedDecisions:
+    """Counts of (kept by both, only the first, only the second, neither) over responses that are not `empty`; all inputs (B,) bool.
+
+    Raises: ValueError for shapes that differ. Source: CARM, Section 3.3 (160 / 195 / 1 / 668 of 1,024).
+
+    >>> paired_decisions([True, True, False], [True, False, False])
+    PairedDecisions(both=1, only_first=1, only_second=0, neither=1)
+    """
+    a, b = _host(keep_first).astype(bool), _host(keep_second).astype(bool)
+    if a.shape != b.shape:
+        raise ValueError(f"keep_second: got shape {b.shape}; need {a.shape}; because decisions are paired")
+    counted = np.ones(a.shape, dtype=bool) if empty is None else ~_host(empty).astype(bool)
+    counts = [int((x & y & counted).sum()) for x, y in ((a, b), (a, ~b), (~a, b), (~a, ~b))]
+    return PairedDecisions(*counts)
+
+
+def rejection_curve(scores: Any, taus: Any, empty: Any = None) -> Any:
+    """Share of responses with score > log tau for each tau (NaN scores are rejected at every tau); 0 where no response counts.
+
+    Args:
+        scores: (B,) in nats.
+        taus: (m,) ratio-domain thresholds, >= 1.
+        empty: optional (B,) bool, responses to leave out.
+
+    Returns: (m,) float64, non-increasing in tau.
+    Raises: ValueError for tau < 1. Source: CARM, Figure 3 (right).
+
+    >>> rejection_curve([0.01, 0.03], [1.005, 1.02, 1.05]).tolist()
+    [1.0, 0.5, 0.0]
+    """
+    d, grid = np.asarray(_host(scores), dtype=np.float64), np.atleast_1d(np.asarray(taus, dtype=np.float64))
+    if not bool((grid >= 1.0).all()):
+        raise ValueError(f"taus: got {grid.tolist()}; need >= 1; because they are ratio-domain thresholds")
+    if empty is not None:
+        d = d[~_host(empty).astype(bool)]
+    rejected = ~(d[None, :] <= np.log(grid)[:, None])
+    return rejected.sum(axis=1) / max(d.size, 1)
+
+
+@dataclass(frozen=True)
+class MaskReport:
+    """One batch under one mask. Fractions are over responses (or tokens) before rejection; 0 where nothing counts.
+
+    Attributes:
+        responses, tokens: non-empty responses and their live tokens.
+        rejected_fraction, rejected_token_fraction: shares not kept.
+        rejected_success_fraction: share of rejected responses with positive reward (0 without rewards).
+        nonfinite: responses rejected for a non-finite log-probability.
+        mean_d, max_d, mean_g: over finite responses, in nats.
+        warnings: suspicious patterns, in words.
+    """
+
+    responses: int
+    tokens: int
+    rejected_fraction: float
+    rejected_token_fraction: float
+    rejected_success_fraction: float
+    nonfinite: int
+    mean_d: float
+    max_d: float
+    mean_g: float
+    warnings: tuple[str, ...]
+
+
+def mask_report(z: Any, token_mask: Any, keep: Any, rewards: Any = None) -> MaskReport:
+    """Summarise a batch: what was rejected, how far it is off-policy, and patterns that mean the mask reads the wrong numbers.
+
+    Warns of: d identically 0 (current compared with itself, the mask is inert); a nearly constant negative shift (top-p / top-k
+    renormalised sampler log-probabilities add log S to every token); a large shift in every response (temperature, wrong weights, tokens
+    off by one); everything rejected.
+
+    Args: z, token_mask (B, T); keep (B,) bool; rewards (B,).
+    Raises: ValueError for shapes that differ; TypeError for mixed array types. Source: TRL #6789, #4159; slime, NeMo-RL metrics.
+
+    >>> report = mask_report(np.full((2, 3), -0.05), np.ones((2, 3)), np.array([False, False]))
+    >>> report.rejected_fraction, len(report.warnings)
+    (1.0, 2)
+    """
+    stats = response_scores(z, token_mask)
+    length = _host(stats.length)
+    counted = length > 0
+    kept = _host(keep).astype(bool).reshape(length.shape)
+    rejected = counted & ~kept
+    d, g, k2 = (np.asarray(_host(x), dtype=np.float64) for x in (stats.d, stats.g, stats.mean_k2))
+    finite = counted & np.isfinite(d)
+    n, n_rejected = int(counted.sum()), int(rejected.sum())
+    success = 0 if rewards is None else int((rejected & (_host(rewards).reshape(length.shape) > 0)).sum())
+    found: list[str] = []
+    if finite.any():
+        dd, gg, spread = d[finite], g[finite], 2 * k2[finite] - g[finite] ** 2
+        if dd.max() == 0.0:
+            found.append("inert: every log-ratio is 0; do the sampler's log-probabilities reach the loss?")
+        elif bool((gg <= -0.99 * dd).all()) and bool((np.sqrt(np.maximum(spread, 0.0)) <= 0.1 * dd).all()):
+            found.append("constant negative shift: truncated sampling (top-p, top-k, min-p) renormalises the sampler's log-probabilities?")
+        elif dd.min() > 0.1:
+            found.append("large shift in every response: temperature, weights or token alignment differ between sampler and trainer?")
+    if n and n_rejected == n:
+        found.append("every response is rejected: the update is empty")
+    return MaskReport(
+        responses=n,
+        tokens=int(length.sum()),
+        rejected_fraction=_share(n_rejected, n),
+        rejected_token_fraction=_share(length[rejected].sum(), length.sum()),
+        rejected_success_fraction=_share(success, n_rejected),
+        nonfinite=int((counted & ~np.isfinite(d)).sum()),
+        mean_d=float(d[finite].mean()) if finite.any() else 0.0,
+        max_d=float(d[finite].max()) if finite.any() else 0.0,
+        mean_g=float(g[finite].mean()) if finite.any() else 0.0,
+        warnings=tuple(found),
+    )
