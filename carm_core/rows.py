@@ -26,7 +26,7 @@ class Rows:
         return self.xp.isfinite(self.sum(self.z))
 
     def _setup(self) -> None:
-        self.length = self.xp.sum(self.live, -1)
+        self.length = self.sum(self.live)
         self.divisor = upcast(self.xp.clip(self.length, 1, None))
 
     def sum(self, x: Any) -> Any:

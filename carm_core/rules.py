@@ -41,7 +41,7 @@ class Rule:
         >>> CARM(1.02).keep(np.array([[0.01, -0.01], [0.5, -0.5]]), np.ones((2, 2))).tolist()
         [True, False]
         """
-        return self._keep(Rows(z, token_mask), advantages)
+        return self.keep_rows(Rows(z, token_mask), advantages)
 
     def weights(self, z: Any, token_mask: Any, advantages: Any = None) -> Any:
         """(B, T) factor on each token's surrogate: 1 at live tokens of kept responses, 0 elsewhere; IcePop and SeqTIS differ."""

@@ -14,7 +14,7 @@ class PackedRows(Rows):
 
     def __init__(self, z: Tensor, token_mask: Tensor, cu_seqlens: Tensor) -> None:
         if z.dim() != 1 or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 1:
-            raise ValueError(f"z, cu_seqlens: got {z.dim()} and {cu_seqlens.dim()} axes; need 1 and 1; because tokens are packed on one axis")
+            raise ValueError(f"z, cu_seqlens: got {z.dim()} and {cu_seqlens.dim()} axes; need 1 and 1; because tokens are packed")
         self.n = cu_seqlens.numel() - 1
         positions = torch.arange(z.numel(), device=z.device, dtype=cu_seqlens.dtype)
         self.ids = torch.searchsorted(cu_seqlens[1:].contiguous(), positions, right=True)
