@@ -48,6 +48,7 @@ class Settings:
     tau: float = 1.02
     num_iterations: int = 4
     learning_rate: float = 1e-4
+    train_prompts: int = 2000
     eval_prompts: int = 400
     eval_samples: int = 16
     command: str = ""
@@ -163,11 +164,10 @@ def run_arm(key: str, s: Settings) -> Path:
 
     transformers.set_seed(s.seed)
     model, tokenizer = models.load(s.model)
-    split = arithmetic.splits(seed=s.seed)
-    train, calibration, test = split["train"], split["calibration"], list(split["test"])[: s.eval_prompts]
+    data = arithmetic.splits(s.seed, n_calibration=s.n_calibration, n_eval=s.eval_prompts, n_train=s.train_prompts)
 
     _phase("evaluate the start model")
-    start = evaluate(model, tokenizer, test, samples=s.eval_samples, seed=s.seed + 1)
+    start = evaluate(model, tokenizer, data.eval, samples=s.eval_samples, seed=s.seed + 1)
 
     policy = arm.policy(s)
     config = CGRPOConfig(
@@ -191,6 +191,7 @@ def run_arm(key: str, s: Settings) -> Path:
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
+        calibration_progress=False,
         logging_strategy="no",
         seed=s.seed,
     )
@@ -198,8 +199,8 @@ def run_arm(key: str, s: Settings) -> Path:
         model=model,
         reward_funcs=arithmetic.reward,
         args=config,
-        train_dataset=arithmetic.to_dataset(train),
-        calibration_dataset=arithmetic.to_dataset(calibration),
+        train_dataset=arithmetic.to_dataset(data.train),
+        calibration_dataset=arithmetic.to_dataset(data.calibration),
         processing_class=tokenizer,
         rollout_policy=policy,
         answer_fn=arithmetic.extract_answer,
@@ -210,8 +211,7 @@ def run_arm(key: str, s: Settings) -> Path:
     trainer.train()
     wall = time.perf_counter() - begin
     _phase("evaluate")
-    trainer.model.eval()
-    final = evaluate(trainer.model, tokenizer, test, samples=s.eval_samples, seed=s.seed + 1)
+    final = evaluate(trainer.model, tokenizer, data.eval, samples=s.eval_samples, seed=s.seed + 1)
 
     result = {
         "arm": asdict(arm),

@@ -284,7 +284,8 @@ def _short(label: str) -> str:
 
 def _clock(arm: dict[str, Any]) -> np.ndarray:
     """Training seconds at the end of each generation step."""
-    return np.cumsum([float(h["seconds_total"]) for h in arm["history"]])
+    ends = [*(float(h["clock"]) for h in arm["history"][1:]), float(arm["totals"]["seconds_total"])]
+    return np.array(ends[: len(arm["history"])])
 
 
 def _axes(data: Report, width: float = 8.6, height: float = 4.4) -> Any:
@@ -334,6 +335,9 @@ _THRESHOLD = re.compile(r"(?:^|/)(?:q|threshold)[_/]?(\d+)$")
 _ONE = {"lambda": "lambda", "lam": "lambda", "f": "futility f", "futility": "futility f", "threshold": "threshold", "q": "q"}
 
 
+_THRESHOLD_AXIS = {"released": "threshold q (answer mass)", "cgrpo": "lambda (top answer's share)", "signal": "draws before giving up, f"}
+
+
 def _threshold_series(arm: dict[str, Any]) -> dict[str, np.ndarray]:
     """Every threshold the policy logged, by its name in the legend; steps without it are NaN."""
     names: dict[str, str] = {}
@@ -361,8 +365,8 @@ def thresholds_figure(data: Report) -> Any:
         series = {k: v for k, v in _threshold_series(arm).items() if not np.isnan(v).all()}
         finite = np.concatenate([v[np.isfinite(v)] for v in series.values()]) if series else np.array([])
         low, high = (0.0, float(finite.max())) if finite.size else (0.0, 1.0)
-        high = high if high > 0 else 1.0
-        top = high * 1.18
+        high = max(high, float(data.k_max) if arm["arm"]["kind"] == "signal" else 1.0)
+        top = high * 1.12
         infinite, clock = False, _clock(arm)
         for j, (name, v) in enumerate(series.items()):
             infinite |= bool(np.isinf(v).any())
@@ -374,9 +378,8 @@ def thresholds_figure(data: Report) -> Any:
             ax.text(1.0, top, " ∞: never stops", transform=ax.get_yaxis_transform(), ha="right", va="bottom", fontsize=8, color="#454a50")
         if not series:
             ax.text(0.5, 0.5, "no finite threshold yet", transform=ax.transAxes, ha="center", color="#454a50")
-        ax.set(xlabel="training time (s)", title=arm["arm"]["label"], ylim=(low, high * (1.32 if infinite else 1.12)))
-        if data.arms:
-            ax.set_ylabel("draws before giving up, f" if arm["arm"]["kind"] == "signal" else "threshold on the nonconformity score")
+        ax.set(xlabel="training time (s)", title=arm["arm"]["label"], ylim=(low, high * (1.24 if infinite else 1.06)))
+        ax.set_ylabel(_THRESHOLD_AXIS[arm["arm"]["kind"]])
         if series:
             ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=3)
     fig.suptitle("Thresholds over time")
@@ -457,22 +460,38 @@ def scores_figure(data: Report) -> Any:
     return fig
 
 
+def _apart(x: Sequence[float], gap: float) -> np.ndarray:
+    """Shifts that set equal or nearly equal values at least ``gap`` apart, around where they were."""
+    order = np.argsort(x, kind="stable")
+    moved = np.array(x, float)[order]
+    for _ in range(50):
+        for i in range(len(moved) - 1):
+            lack = gap - (moved[i + 1] - moved[i])
+            if lack > 1e-12:
+                moved[i] -= lack / 2
+                moved[i + 1] += lack / 2
+    out = np.empty(len(moved))
+    out[order] = moved
+    return out - np.asarray(x, float)
+
+
 def accuracy_figure(data: Report) -> Any:
     """pass@1 after the run against the tokens it generated; hollow: calibration tokens left out."""
     fig, ax = _axes(data)
     start, low, high = mean_interval(data.arms[0]["evaluation"]["start"])
     ax.axhline(100 * start, color="#7a7f85", lw=1.3, ls="--", label=f"start model, {_pct(start)}")
     ax.axhspan(100 * low, 100 * high, color="#7a7f85", alpha=0.13, lw=0)
-    for arm in data.arms:
+    own = [a["totals"]["generated_tokens"] / 1e3 for a in data.arms]
+    total = [x + a["totals"].get("calibration_tokens", 0) / 1e3 for x, a in zip(own, data.arms, strict=True)]
+    apart = _apart(total, 0.012 * max(total))
+    for arm, x0, x1, shift in zip(data.arms, own, total, apart, strict=True):
         colour, marker, _ = data.style(arm)
         m, low, high = mean_interval(arm["evaluation"]["final"])
-        own = arm["totals"]["generated_tokens"] / 1e3
-        total = own + arm["totals"].get("calibration_tokens", 0) / 1e3
-        if total > own:
-            ax.plot([own, total], [100 * m] * 2, color=colour, lw=1.0, ls=":")
-            ax.plot([own], [100 * m], marker=marker, ms=7, mfc="white", mec=colour, ls="")
+        if x1 > x0:
+            ax.plot([x0, x1 + shift], [100 * m] * 2, color=colour, lw=1.0, ls=":")
+            ax.plot([x0], [100 * m], marker=marker, ms=7, mfc="white", mec=colour, ls="")
         bar = [[100 * (m - low)], [100 * (high - m)]]
-        ax.errorbar([total], [100 * m], yerr=bar, fmt=marker, color=colour, ms=7, capsize=3, lw=1.4, label=arm["arm"]["label"])
+        ax.errorbar([x1 + shift], [100 * m], yerr=bar, fmt=marker, color=colour, ms=7, capsize=3, lw=1.4, label=arm["arm"]["label"])
     ax.set(
         xlabel="tokens generated in the run, calibration counted (thousands); hollow: not counted",
         ylabel="held-out pass@1 (%), 95% interval",
@@ -502,11 +521,12 @@ def phases_figure(data: Report) -> Any:
 
 
 _ACCURACY = (
-    "Held-out pass@1 at the end of training against the tokens generated on the way. Bars: 95% interval over prompts. Band: start model."
+    "Held-out pass@1 at the end of training against the tokens generated on the way. Bars: 95% interval over prompts; band: that of the "
+    "start model. Points that would hide each other are set a little apart."
 )
 _BUDGET = "Mean responses per prompt over training time (log scale). Bands: 95% interval of the mean over the generations of each stretch."
 _THRESHOLDS = (
-    "The numbers that decide when a prompt stops. A rule that stops nothing has an infinite threshold, or one at the largest score."
+    "The numbers that decide when a prompt stops. Infinite: the rule stops nothing (for signal: gives up on nothing) at that time."
 )
 _SAVINGS = "Responses saved per training prompt. Negative: calibration drew more than the rule saved. Bars: 95% interval over generations."
 _SCORES = "How far responses had drifted from the weights that sampled them when the loss met them. Up to 64 responses per generation."

@@ -50,7 +50,7 @@ def synthetic(folder: Path, seconds: float = 30.0, steps: int = 60) -> Path:
                     "calibration": calibration,
                     "policy": metrics,
                     "d_scores": [0.0] * 16 + list(rng.lognormal(-5.2, 0.9, 48)),
-                    "seconds_total": seconds / steps,
+                    "clock": step * seconds / steps,
                 }
             )
         generated = sum(h["generated"] for h in history)
@@ -62,7 +62,7 @@ def synthetic(folder: Path, seconds: float = 30.0, steps: int = 60) -> Path:
             "kept": generated,
             "trained": trained,
             "calibration": calibration,
-            "generated_tokens": 4 * generated,
+            "generated_tokens": 4 * generated + 2000 * i,
             "trained_tokens": 4 * trained,
             "calibration_tokens": 4 * calibration,
             "groups": arm.prompts * steps,
