@@ -1,6 +1,81 @@
-"""Calibrated rollout budgets: how many responses does this prompt need?"""
+"""Calibrated rollout budgets: how many responses does this prompt need?
 
+NumPy only; SciPy is imported inside the functions that need a law.  Levels are exact (:func:`as_level`), thresholds say whether they
+are attainable, one score object calibrates and stops, and every random draw is keyed by (seed, step, prompt).
+"""
+
+from .answers import encode_answers
+from .auto_delta import auto_delta, disjoint_split
+from .conformal_budget import ConformalBudget, released_cgrpo
+from .keys import prompt_ids, uniforms
+from .laws import betabinomial_hits, clopper_pearson, coverage_law, pac_rank, tied_coverage
+from .level import Level, as_level, conformal_rank, min_calibration_size
 from .outcomes import NOT_DRAWN, UNPARSABLE, Outcomes
 from .policy import CalibrationRequest, FixedBudget, RolloutPolicy
+from .pvalues import plain_p_values, smoothed_p_values
+from .quantile import ConformalQuantile, conformal_quantile, weighted_quantile
+from .replay import ReplayReport, replay
+from .risk_control import RiskControl, margin_stop, risk_control, wrong_stop_level
+from .scores import (
+    APS,
+    FirstSuccess,
+    MassAbove,
+    ReleasedAPS,
+    Score,
+    answer_counts,
+    empty_probability,
+    k_mix,
+    signal_score,
+    singleton_probability,
+)
+from .signal import SignalBudget
+from .thresholds import BudgetThresholds, calibrate_thresholds
 
-__all__ = ["NOT_DRAWN", "UNPARSABLE", "CalibrationRequest", "FixedBudget", "Outcomes", "RolloutPolicy"]
+__all__ = [
+    "APS",
+    "NOT_DRAWN",
+    "UNPARSABLE",
+    "BudgetThresholds",
+    "CalibrationRequest",
+    "ConformalBudget",
+    "ConformalQuantile",
+    "FirstSuccess",
+    "FixedBudget",
+    "Level",
+    "MassAbove",
+    "Outcomes",
+    "ReleasedAPS",
+    "ReplayReport",
+    "RiskControl",
+    "RolloutPolicy",
+    "Score",
+    "SignalBudget",
+    "answer_counts",
+    "as_level",
+    "auto_delta",
+    "betabinomial_hits",
+    "calibrate_thresholds",
+    "clopper_pearson",
+    "conformal_quantile",
+    "conformal_rank",
+    "coverage_law",
+    "disjoint_split",
+    "empty_probability",
+    "encode_answers",
+    "k_mix",
+    "margin_stop",
+    "min_calibration_size",
+    "pac_rank",
+    "plain_p_values",
+    "prompt_ids",
+    "released_cgrpo",
+    "replay",
+    "risk_control",
+    "signal_score",
+    "singleton_probability",
+    "smoothed_p_values",
+    "tied_coverage",
+    "uniforms",
+    "weighted_quantile",
+    "wrong_stop_level",
+]

@@ -1,0 +1,41 @@
+# Two commands matter: `make demo` and `make test`.  Both create .venv with pinned versions first.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/.installed
+export OMP_NUM_THREADS ?= 1
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo demo-short test test-slow lint bench claims clean
+demo: $(DONE)
+	$(BIN)/python -m experiments demo
+
+demo-short: $(DONE)
+	$(BIN)/python -m experiments demo --short
+
+test: $(DONE)
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu"
+
+test-slow: $(DONE)
+	$(BIN)/python -m pytest -q -m "slow and not gpu"
+
+lint: $(DONE)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(DONE)
+	$(BIN)/python -m benchmarks.step_time
+
+claims: $(DONE)
+	$(BIN)/python -m pytest -q tests/claims
+
+$(DONE): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[demo,test]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
