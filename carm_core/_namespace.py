@@ -5,20 +5,22 @@ from typing import Any
 
 import numpy as np
 
+_NUMPY = (np.ndarray, np.generic)
+
 
 def namespace(*arrays: Any) -> Any:
     """The module (``numpy`` or ``torch``) that all `arrays` belong to; TypeError for a mixture or anything else. Never imports torch."""
     torch = sys.modules.get("torch")
     if torch is not None and all(isinstance(a, torch.Tensor) for a in arrays):
         return torch
-    if all(isinstance(a, np.ndarray | np.generic) for a in arrays):
+    if all(isinstance(a, _NUMPY) for a in arrays):
         return np
     raise TypeError(f"arrays: got {', '.join(type(a).__name__ for a in arrays)}; need all NumPy arrays or all torch tensors; because dtype and device follow the input")  # fmt: skip  # noqa: E501
 
 
 def upcast(x: Any) -> Any:
     """float64 in NumPy; in torch the input's float dtype, but never narrower than float32."""
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, _NUMPY):
         return np.asarray(x, dtype=np.float64)
     torch = namespace(x)
     return x.to(torch.promote_types(x.dtype, torch.float32))
