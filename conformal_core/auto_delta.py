@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 from fractions import Fraction
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .level import Level
+
 __all__ = ["auto_delta", "disjoint_split"]
 
-Rational: TypeAlias = str | int | float | Decimal | Fraction
 
-
-def _rational(name: str, value: Rational) -> Fraction:
+def _rational(name: str, value: Level) -> Fraction:
     """``value`` as the exact fraction that was written (a float through ``limit_denominator(10**6)``), within [0, 1]."""
     try:
         exact = Fraction(value)
@@ -28,7 +26,7 @@ def _rational(name: str, value: Rational) -> Fraction:
 
 
 def auto_delta(
-    solved: int, n: int, *, epsilon: Rational = "0.05", delta_min: Rational = "0.05", delta_max: Rational = "0.95"
+    solved: int, n: int, *, epsilon: Level = "0.05", delta_min: Level = "0.05", delta_max: Level = "0.95"
 ) -> Fraction:
     """Miscoverage level from the solve rate: ``clip(1 - solved/n + epsilon, delta_min, delta_max)``, exactly.
 
@@ -70,12 +68,12 @@ def auto_delta(
         raise ValueError(f"solved: got {solved} of {n}; need 0 <= solved <= n and n >= 1; because solved/n is the solve rate of n prompts")
     low, high = _rational("delta_min", delta_min), _rational("delta_max", delta_max)
     if not 0 < low <= high:
-        raise ValueError(f"delta_min: got {delta_min!r} with delta_max {delta_max!r}; need 0 < delta_min <= delta_max; because they are bounds")
+        raise ValueError(f"delta_min: got {delta_min!r} and delta_max {delta_max!r}; need 0 < delta_min <= delta_max; because they clip")
     return min(max(1 - Fraction(int(solved), int(n)) + _rational("epsilon", epsilon), low), high)
 
 
 def disjoint_split(
-    n: int, *, seed: int | Sequence[int], share: Rational = Fraction(1, 2)
+    n: int, *, seed: int | Sequence[int], share: Level = Fraction(1, 2)
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split ``n`` calibration prompts at random into those that choose delta and those that give the thresholds.
 

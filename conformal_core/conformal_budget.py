@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .auto_delta import Rational, _rational, auto_delta, disjoint_split
+from .auto_delta import _rational, auto_delta, disjoint_split
 from .keys import uniforms
-from .level import as_level, min_calibration_size
+from .level import Level, as_level, min_calibration_size
 from .outcomes import UNPARSABLE, Outcomes
 from .policy import CalibrationRequest, FixedBudget, RolloutPolicy
 from .risk_control import RiskControl, margin_stop, risk_control
@@ -35,8 +35,8 @@ def _positive(name: str, value: int) -> int:
 def _need_width(outcomes: Outcomes, k_max: int) -> None:
     if outcomes.n < 1 or outcomes.drawn.min() < k_max:
         raise ValueError(
-            f"outcomes: got {outcomes.n} prompts with at least {outcomes.drawn.min() if outcomes.n else 0} responses; need {k_max} responses of "
-            "at least one prompt; because every budget of the grid is calibrated"
+            f"outcomes: got {outcomes.n} prompts with at least {outcomes.drawn.min() if outcomes.n else 0} responses; "
+            f"need {k_max} responses of at least one prompt; because every budget of the grid is calibrated"
         )
 
 
@@ -106,18 +106,20 @@ class ConformalBudget(RolloutPolicy):
         grid: Sequence[int] = (2, 4, 8, 16, 32),
         *,
         score: Score | None = None,
-        delta: Rational = "auto",
+        delta: Level = "auto",
         multiplicity: Literal["per_budget", "bonferroni", "risk_control"] = "per_budget",
         n_calibration: int = 200,
         recalibrate_every: int = 50,
         split: bool = True,
-        epsilon: Rational = "0.05",
+        epsilon: Level = "0.05",
         seed: int = 0,
     ) -> None:
         self.grid = check_grid(grid)
         self.k_max = self.grid[-1]
         if multiplicity not in ("per_budget", "bonferroni", "risk_control"):
-            raise ValueError(f"multiplicity: got {multiplicity!r}; need 'per_budget', 'bonferroni' or 'risk_control'; because no other is known")
+            raise ValueError(
+                f"multiplicity: got {multiplicity!r}; need 'per_budget', 'bonferroni' or 'risk_control'; because that is what delta bounds"
+            )
         self.score: Score = APS() if score is None else score
         self.multiplicity = multiplicity
         self.n_calibration = _positive("n_calibration", n_calibration)
@@ -135,8 +137,8 @@ class ConformalBudget(RolloutPolicy):
             need = min_calibration_size(self.delta, budgets=len(self.grid) if multiplicity == "bonferroni" else 1)
             if self.n_calibration < need:
                 raise ValueError(
-                    f"n_calibration: got {self.n_calibration}; need {need}; because with fewer prompts no threshold at delta = {self.delta} "
-                    f"under {multiplicity!r} is finite, and nothing can stop"
+                    f"n_calibration: got {self.n_calibration}; need {need}; because with fewer prompts no threshold "
+                    f"at delta = {self.delta} under {multiplicity!r} is finite, and nothing can stop"
                 )
         elif self.split and self.n_calibration < 2:
             raise ValueError("n_calibration: got 1; need 2; because split=True chooses delta and the thresholds on different prompts")
@@ -273,7 +275,8 @@ class ConformalBudget(RolloutPolicy):
         """Restore :meth:`state_dict`; raises ``ValueError`` if it was saved by a policy with other arguments."""
         if state["config"] != self._config():
             raise ValueError(
-                f"state: got the state of {state['config']}; need that of {self._config()}; because a rule calibrated for one is not valid for the other"
+                f"state: got the state of {state['config']}; need that of {self._config()}; "
+                "because a rule calibrated for one is not valid for the other"
             )
         self._calibrated_at = self._requested_at = state["calibrated_at"]
         self.delta = None if state["delta"] is None else Fraction(state["delta"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,15 +44,15 @@ class ReplayReport:
     intervals: Mapping[str, tuple[float, float]]
     groups_with_variance: int
 
-    def to_json(self) -> str:
-        """JSON text."""
-        fields: dict[str, Any] = dict(vars(self))
-        return json.dumps(fields | {"drawn": self.drawn.tolist(), "audit": dict(self.audit), "intervals": dict(self.intervals)})
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        pairs = {name: {event: list(pair) for event, pair in getattr(self, name).items()} for name in ("audit", "intervals")}
+        return vars(self) | pairs | {"drawn": self.drawn.tolist()}
 
     @classmethod
-    def from_json(cls, text: str) -> ReplayReport:
+    def from_json(cls, data: Mapping[str, Any]) -> ReplayReport:
         """Inverse of :meth:`to_json`."""
-        d = json.loads(text)
+        d = dict(data)
         d |= {"drawn": np.array(d["drawn"], np.int64)}
         d |= {name: {event: tuple(pair) for event, pair in d[name].items()} for name in ("audit", "intervals")}
         return cls(**d)
@@ -91,15 +90,15 @@ def replay(policy: RolloutPolicy, table: Outcomes, step: int = 0) -> ReplayRepor
     """
     if table.n < 1 or table.drawn.min() < policy.k_max:
         raise ValueError(
-            f"table: got {table.n} prompts with at least {table.drawn.min() if table.n else 0} responses; need {policy.k_max} responses of at "
-            "least one prompt; because the policy may ask for that many"
+            f"table: got {table.n} prompts with at least {table.drawn.min() if table.n else 0} responses; "
+            f"need {policy.k_max} responses of at least one prompt; because the policy may ask for that many"
         )
     table = replace(table, step=step)
     drawn = np.array(policy.first(table.prompt_ids, step), np.int64)
     asked = np.flatnonzero(drawn > 0)
     while asked.size:
         if drawn.max() > policy.k_max:
-            raise ValueError(f"policy: got {drawn.max()} responses asked for; need at most k_max = {policy.k_max}; because that is its promise")
+            raise ValueError(f"policy: got a request for {drawn.max()} responses; need at most {policy.k_max}; because that is its k_max")
         extra = np.asarray(policy.more(table.take(asked).prefix(drawn[asked])), np.int64)
         drawn[asked] += extra
         asked = asked[extra > 0]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -12,34 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .auto_delta import Rational
-from .level import as_level, min_calibration_size
+from .level import Level, as_level, min_calibration_size
 from .outcomes import UNPARSABLE, Outcomes
+from .scores import _top
 from .thresholds import check_grid
 
 __all__ = ["RiskControl", "margin_stop", "risk_control", "wrong_stop_level"]
 
 
-def _top_answer(codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Unique most frequent answer of each row and its count; ``(UNPARSABLE, 0)`` where it is tied or no answer was parsed."""
-    n, k = codes.shape
-    if not n or not k:
-        return np.full(n, UNPARSABLE, np.int64), np.zeros(n, np.int64)
-    ordered = np.sort(codes, axis=1)
-    run = np.zeros((n, k), np.int64)  # index of the run of equal codes a cell belongs to, within its row
-    np.cumsum(ordered[:, 1:] != ordered[:, :-1], axis=1, out=run[:, 1:])
-    cell = run + k * np.arange(n)[:, None]
-    counts = np.bincount(cell[ordered >= 0], minlength=n * k).reshape(n, k)
-    best = counts.argmax(axis=1)
-    count = counts[np.arange(n), best]
-    unique = (count > 0) & ((counts == count[:, None]).sum(axis=1) == 1)
-    start = (run == best[:, None]).argmax(axis=1)
-    return np.where(unique, ordered[np.arange(n), start], UNPARSABLE), np.where(unique, count, 0)
-
-
 def _codes(outcomes: Outcomes) -> NDArray[np.int64]:
     if outcomes.codes is None:
-        raise ValueError("outcomes.codes: got None; need answer codes; because the stop looks at the share of the top answer (see encode_answers)")
+        raise ValueError("outcomes.codes: got None; need answer codes; because the stop looks at the share of the top answer")
     return outcomes.codes
 
 
@@ -70,15 +52,14 @@ class RiskControl:
     attainable: bool
     guarantee: str
 
-    def to_json(self) -> str:
-        """JSON text; fractions as ``"a/b"``."""
-        fields: dict[str, Any] = dict(vars(self))
-        return json.dumps(fields | {name: str(fields[name]) for name in ("lam", "delta", "risk")})
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; fractions as ``"p/q"``."""
+        return vars(self) | {name: str(getattr(self, name)) for name in ("lam", "delta", "risk")}
 
     @classmethod
-    def from_json(cls, text: str) -> RiskControl:
+    def from_json(cls, data: Mapping[str, Any]) -> RiskControl:
         """Inverse of :meth:`to_json`."""
-        d = json.loads(text)
+        d = dict(data)
         return cls(**(d | {name: Fraction(d[name]) for name in ("lam", "delta", "risk")}))
 
 
@@ -112,10 +93,12 @@ def margin_stop(outcomes: Outcomes, k: int, lam: Fraction) -> tuple[NDArray[np.b
     >>> [x.tolist() for x in margin_stop(o, 4, Fraction(1, 2))]
     [[True, False], [0, -1]]
     """
-    top, count = _top_answer(_codes(outcomes)[:, :k])
-    lam = Fraction(lam)
-    stop = (count * lam.denominator > lam.numerator * k) & (outcomes.drawn >= k)
-    return stop, np.where(stop, top, UNPARSABLE)
+    codes, lam = _codes(outcomes), Fraction(lam)
+    if k > outcomes.width:
+        return np.zeros(outcomes.n, np.bool_), np.full(outcomes.n, UNPARSABLE, np.int64)
+    top = _top(codes, k)
+    stop = top.unique & (top.first * lam.denominator > lam.numerator * k) & (outcomes.drawn >= k)
+    return stop, np.where(stop, top.answer, UNPARSABLE)
 
 
 def wrong_stop_level(outcomes: Outcomes, grid: Sequence[int]) -> NDArray[np.float64]:
@@ -161,15 +144,14 @@ def wrong_stop_level(outcomes: Outcomes, grid: Sequence[int]) -> NDArray[np.floa
     record = np.zeros(outcomes.n)
     level = np.zeros(outcomes.n)
     for k in grid:
-        top, count = _top_answer(codes[:, :k])
-        share = count / k
-        new = share > record
-        level = np.where(new & (top != outcomes.gold), share, level)
+        top = _top(codes, k)
+        share = np.where(top.unique, top.first / k, 0.0)
+        level = np.where((share > record) & (top.answer != outcomes.gold), share, level)
         record = np.maximum(record, share)
     return level
 
 
-def risk_control(outcomes: Outcomes, grid: Sequence[int], delta: Rational) -> RiskControl:
+def risk_control(outcomes: Outcomes, grid: Sequence[int], delta: Level) -> RiskControl:
     r"""Smallest knob whose calibrated risk of a wrong stop is at most ``delta``.
 
     ``lam = min{ l : (sum_i L~_i(l) + 1)/(n + 1) <= delta }`` where ``L_i(l) = 1[the rule with knob l stops prompt i with a wrong answer]``
@@ -223,7 +205,7 @@ def risk_control(outcomes: Outcomes, grid: Sequence[int], delta: Rational) -> Ri
     wrong = np.sort(wrong_stop_level(outcomes, grid))[::-1]
     if allowed < 0:
         need = min_calibration_size(level)
-        message = f"n: got {n} calibration prompts; need {need}; because at n = {n} even a rule that never errs is bounded by 1/{n + 1} > {level}"
+        message = f"n: got {n} calibration prompts; need {need}; because a rule that never errs is bounded only by 1/{n + 1} > {level}"
         warnings.warn(message, UserWarning, stacklevel=2)
         return RiskControl(Fraction(1), n, level, Fraction(1, n + 1), False, f"none needed: nothing stops; {message}")
     lam = Fraction(float(wrong[allowed])).limit_denominator(grid[-1]) if allowed < n else Fraction(0)

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .auto_delta import Rational, _rational
+from .auto_delta import _rational
 from .conformal_budget import _is_due, _positive
 from .keys import uniforms
-from .level import as_level, min_calibration_size
+from .level import Level, as_level, min_calibration_size
 from .outcomes import Outcomes
 from .policy import CalibrationRequest, RolloutPolicy
 from .quantile import conformal_quantile
@@ -30,7 +30,7 @@ class _UntilResolved(RolloutPolicy):
         self.k_max = self.grid[-1]
         self.m = _positive("m", m)
         if self.k_max < 2 * self.m:
-            raise ValueError(f"m: got {m}; need at most {self.k_max // 2}; because {self.k_max} responses hold no {m} successes and {m} failures")
+            raise ValueError(f"m: got {m}; need at most {self.k_max // 2}; because a group of {self.k_max} cannot hold {m} of each")
 
     def __repr__(self) -> str:
         return f"_UntilResolved({self.grid}, m={self.m})"
@@ -44,8 +44,7 @@ class _UntilResolved(RolloutPolicy):
 
     def _k_mix(self, outcomes: Outcomes) -> NDArray[np.int64]:
         """First budget within ``K_max`` and the responses drawn with ``m`` successes and ``m`` failures; 0 if there is none."""
-        first = np.asarray(k_mix(outcomes.passes[:, : self.k_max], self.m), np.int64)
-        return np.where(first <= outcomes.drawn, first, 0)  # cells not drawn read False: a later "failure" is none
+        return k_mix(outcomes.passes[:, : self.k_max], self.m, drawn=outcomes.drawn)
 
 
 class SignalBudget(_UntilResolved):
@@ -55,8 +54,8 @@ class SignalBudget(_UntilResolved):
     mixed by ``K_max`` (``k_mix`` responses being the fewest that hold ``m`` of each), else 0.  An unresolved prompt stops at the first
     budget of the grid that is at least ``f``.  With too few calibration prompts ``f`` is infinite and nobody gives up.
 
-    *Guarantee*: P(a prompt would have become mixed by ``K_max`` and is cut off before) ``<= delta``, for a prompt exchangeable with those of the
-    calibration window, the policy being fixed while the window was filled (drift makes it approximate; :meth:`audit` measures it).
+    *Guarantee*: P(a prompt would have become mixed by ``K_max`` and is cut off before) ``<= delta``, for a prompt exchangeable with those
+    of the calibration window, the policy being fixed while the window was filled (drift makes it approximate; :meth:`audit` measures it).
     The event is ``S > q`` for one number per prompt, so no factor for the budgets is paid.  On a grid ``f`` rounds up, which only lowers
     the loss.  With ``by_first_outcome`` the bound holds within each of the two classes.
 
@@ -69,8 +68,9 @@ class SignalBudget(_UntilResolved):
     delta : number
         Bound on the share of prompts lost, in (0, 1).
     share : number
-        Stream calibration: share of the training prompts that are never cut off and feed the window; chosen before sampling by a keyed
-        uniform.  They train like any other, so calibration throws nothing away.  While the window is too short for ``delta``, all prompts are.
+        Stream calibration: share of the training prompts that are never cut off and feed the window; designated before sampling by a
+        keyed uniform.  They train like any other, so calibration throws nothing away.  While the window is too short for ``delta``, all
+        prompts (of that class) are designated.
     window : int
         Designated prompts remembered (per class under ``by_first_outcome``).
     seed : int
@@ -111,8 +111,8 @@ class SignalBudget(_UntilResolved):
         grid: Sequence[int] = (8, 16, 32),
         *,
         m: int = 1,
-        delta: Rational = "0.1",
-        share: Rational = "0.1",
+        delta: Level = "0.1",
+        share: Level = "0.1",
         window: int = 200,
         seed: int = 0,
         by_first_outcome: bool = False,
@@ -136,11 +136,12 @@ class SignalBudget(_UntilResolved):
         self._need = min_calibration_size(self.delta)
         name, size = ("window", self.window) if self.mode == "stream" else ("n_calibration", self.n_calibration)
         if size < self._need:
-            raise ValueError(f"{name}: got {size}; need {self._need}; because with fewer prompts no quantile at delta = {self.delta} is finite")
+            raise ValueError(f"{name}: got {size}; need {self._need}; because with fewer no f at delta = {self.delta} is finite")
         classes = 2 if self.by_first_outcome else 1
         self._windows: list[list[int]] = [[] for _ in range(classes)]
         self._clock: tuple[tuple[float, ...], tuple[bool, ...]] = self._read_windows()
-        self._updated: tuple[int, tuple[float, ...], tuple[bool, ...]] | None = None  # step of the last update, and the clock it was run with
+        #: Step of the last update, and the clock under which it was sampled.
+        self._updated: tuple[int, tuple[float, ...], tuple[bool, ...]] | None = None
         self._requested_at: int | None = None
         self._calibrated_at: int | None = None
         self._designated_share = 0.0
@@ -223,13 +224,10 @@ class SignalBudget(_UntilResolved):
         cut = (first == 0) & (outcomes.drawn < self.k_max)
         if cut.any():
             raise ValueError(
-                f"outcomes: got {int(cut.sum())} calibration prompts cut off unresolved before {self.k_max} responses; need them resolved or "
-                "complete; because leaving them out would bias the window towards prompts that resolve early"
+                f"outcomes: got {int(cut.sum())} calibration prompts cut off unresolved before {self.k_max} responses; "
+                "need them resolved or complete; because leaving them out would bias the window towards prompts that resolve early"
             )
-        done = np.where(first[:, None] > 0, np.arange(outcomes.width) < first[:, None], True)[:, : self.k_max]
-        passes = outcomes.passes[:, : self.k_max]
-        resolved = np.asarray(signal_score(passes & done, self.m))
-        return np.where(first > 0, resolved, 0).astype(np.int64)
+        return signal_score(outcomes.passes[:, : self.k_max], self.m, drawn=outcomes.drawn).astype(np.int64)
 
     # -- reports -----------------------------------------------------------------------------------------------------------
 
@@ -246,7 +244,7 @@ class SignalBudget(_UntilResolved):
         return {"lost_group": (int(((first > 0) & (cut_at < first)).sum()), mine.n)}
 
     def metrics(self) -> Mapping[str, float]:
-        """``f`` (or ``f_pass`` and ``f_fail``; infinite while nothing is cut off), ``designated_share`` of the last step, ``window`` size."""
+        """``f`` (or ``f_pass``, ``f_fail``; infinite while nothing is cut off), ``designated_share`` of the last step, ``window`` size."""
         names = ("f_pass", "f_fail") if self.by_first_outcome else ("f",)
         clock = dict(zip(names, self._clock[0], strict=True))
         return clock | {"designated_share": self._designated_share, "window": float(sum(map(len, self._windows)))}
@@ -280,7 +278,8 @@ class SignalBudget(_UntilResolved):
         """Restore :meth:`state_dict`; raises ``ValueError`` if it was saved by a policy with other arguments."""
         if state["config"] != self._config():
             raise ValueError(
-                f"state: got the state of {state['config']}; need that of {self._config()}; because a clock calibrated for one is not valid for the other"
+                f"state: got the state of {state['config']}; need that of {self._config()}; "
+                "because a clock calibrated for one is not valid for the other"
             )
         self._windows = [[int(s) for s in w] for w in state["windows"]]
         self._clock = self._read_windows()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
+from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .auto_delta import Rational
-from .level import as_level, min_calibration_size
+from .level import Level, as_level, min_calibration_size
 from .quantile import conformal_quantile
 
 __all__ = ["BudgetThresholds", "calibrate_thresholds"]
@@ -23,7 +23,7 @@ def check_grid(grid: Sequence[int]) -> tuple[int, ...]:
     """The budget grid as a tuple of ints: strictly ascending, from 1 on, ``K_max >= 2``."""
     values = tuple(grid)
     whole = all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in values)
-    if not values or not whole or values[0] < 1 or values[-1] < 2 or any(a >= b for a, b in zip(values, values[1:], strict=False)):
+    if not values or not whole or values[0] < 1 or values[-1] < 2 or any(a >= b for a, b in pairwise(values)):
         raise ValueError(
             f"grid: got {values!r}; need strictly ascending integers >= 1 that end at 2 or more; "
             "because a prompt moves up the grid, drawing responses until it stops"
@@ -64,16 +64,15 @@ class BudgetThresholds:
     multiplicity: str
     guarantee: str
 
-    def to_json(self) -> str:
-        """JSON text; fractions as ``"a/b"``, infinity as ``"inf"``."""
-        fields: dict[str, Any] = dict(vars(self))
-        fields |= {"q": [repr(q) for q in self.q], "delta": str(self.delta), "level": str(self.level)}
-        return json.dumps(fields)
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; fractions as ``"p/q"``, an infinite threshold as ``"inf"`` (JSON has no infinity)."""
+        fields = vars(self) | {name: list(getattr(self, name)) for name in ("grid", "ranks", "attainable")}
+        return fields | {"q": [q if isfinite(q) else str(q) for q in self.q], "delta": str(self.delta), "level": str(self.level)}
 
     @classmethod
-    def from_json(cls, text: str) -> BudgetThresholds:
+    def from_json(cls, data: Mapping[str, Any]) -> BudgetThresholds:
         """Inverse of :meth:`to_json`, bit for bit."""
-        d = json.loads(text)
+        d = dict(data)
         d |= {name: tuple(d[name]) for name in ("grid", "ranks", "attainable")}
         d |= {"q": tuple(float(q) for q in d["q"]), "delta": Fraction(d["delta"]), "level": Fraction(d["level"])}
         return cls(**d)
@@ -82,7 +81,7 @@ class BudgetThresholds:
 def calibrate_thresholds(
     scores: NDArray[np.float64],
     grid: Sequence[int],
-    delta: Rational,
+    delta: Level,
     multiplicity: Literal["per_budget", "bonferroni"] = "per_budget",
     checkpoints: int = 1,
     score_name: str = "",
@@ -137,7 +136,7 @@ def calibrate_thresholds(
     if multiplicity not in ("per_budget", "bonferroni"):
         raise ValueError(f"multiplicity: got {multiplicity!r}; need 'per_budget' or 'bonferroni'; because those set the level of a budget")
     if checkpoints < 1 or (checkpoints > 1 and multiplicity != "bonferroni"):
-        raise ValueError(f"checkpoints: got {checkpoints}; need 1, or more under 'bonferroni'; because only a union bound is divided by them")
+        raise ValueError(f"checkpoints: got {checkpoints}; need 1, or more under 'bonferroni'; because only that divides the level")
     total = as_level(delta)
     tests = len(grid) * checkpoints if multiplicity == "bonferroni" else 1
     level = total / tests

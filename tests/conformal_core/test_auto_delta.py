@@ -1,0 +1,74 @@
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from conformal_core.auto_delta import auto_delta, disjoint_split
+from conformal_core.level import conformal_rank
+
+CASES = [
+    c for c in json.loads((Path(__file__).parents[1] / "data/vectors.json").read_text())["cases"] if c["kind"] == "auto_delta"
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c["id"])
+def test_reference_cases(case):
+    i, want = case["input"], case["expected"]
+    delta = auto_delta(i["n_solved"], i["n"], epsilon=i["eps"], delta_min=i["delta_min"], delta_max=i["delta_max"])
+    assert delta == Fraction(want["delta"])
+    if delta < 1:
+        assert conformal_rank(i["n"], delta) == want["L_same_set"]
+
+
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.sampled_from(["0", "0.05", 0.1, Fraction(1, 7)]))
+def test_is_the_clipped_miss_rate(solved_n, epsilon):
+    solved, n = solved_n
+    exact = 1 - Fraction(solved, n) + (Fraction(1, 10) if epsilon == 0.1 else Fraction(epsilon))
+    assert auto_delta(solved, n, epsilon=epsilon) == sorted([Fraction(1, 20), exact, Fraction(19, 20)])[1]
+
+
+def test_on_its_own_calibration_set_nine_solved_prompts_exceed_the_threshold():
+    for solved in range(20, 201):
+        assert conformal_rank(200, auto_delta(solved, 200)) == solved - 9
+
+
+@pytest.mark.parametrize(
+    ("solved", "n", "kwargs", "name"),
+    [
+        (5, 4, {}, "solved"),
+        (-1, 4, {}, "solved"),
+        (0, 0, {}, "solved"),
+        (1, 2, {"epsilon": "-0.1"}, "epsilon"),
+        (1, 2, {"epsilon": float("nan")}, "epsilon"),
+        (1, 2, {"delta_min": "0"}, "delta_min"),
+        (1, 2, {"delta_min": "0.6", "delta_max": "0.5"}, "delta_min"),
+    ],
+)
+def test_refusals_name_the_argument(solved, n, kwargs, name):
+    with pytest.raises(ValueError, match=rf"^{name}: got .*; need .*; because "):
+        auto_delta(solved, n, **kwargs)
+
+
+@given(st.integers(2, 60), st.integers(0, 99))
+def test_split_is_a_partition_keyed_by_its_seed(n, seed):
+    a, b = disjoint_split(n, seed=seed)
+    assert sorted([*a, *b]) == list(range(n)) and len(a) == n // 2
+    again, _ = disjoint_split(n, seed=seed)
+    np.testing.assert_array_equal(a, again)
+
+
+def test_split_of_a_sorted_set_is_exchangeable():
+    parts = [disjoint_split(10, seed=(seed, 3), share="0.3")[0] for seed in range(2000)]
+    for row in (0, 9):
+        assert binomtest(sum(row in p for p in parts), 2000, 0.3).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("n", "share"), [(1, "1/2"), (3, "0.1"), (3, 1), (0, "1/2")])
+def test_split_refuses_an_empty_part(n, share):
+    with pytest.raises(ValueError, match=r"^n: got .*; need .*; because "):
+        disjoint_split(n, seed=0, share=share)
