@@ -184,7 +184,7 @@ def rows(data: Report) -> list[Row]:
 
     def tokens(name: str) -> Row:
         return line(
-            f"{name} rollouts / tokens",
+            f"{name} rollouts / tokens" if f"{name}_tokens" in t[0] else f"{name} rollouts",
             lambda i: f"{_si(t[i][name])} / {_si(t[i][f'{name}_tokens'])}" if f"{name}_tokens" in t[i] else _si(t[i][name]),
         )
 
