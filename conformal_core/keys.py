@@ -90,6 +90,10 @@ def uniforms(ids: ArrayLike, *, seed: int, step: int = 0, stream: str = "") -> N
     True
     """
     raw = np.asarray(ids)
+    if raw.dtype.kind not in "iu" and not isinstance(ids, np.ndarray):
+        listed = np.asarray(ids, dtype=object)  # a list of small and of huge Python ints would become float64
+        if all(isinstance(i, (int, np.integer)) for i in listed.flat):
+            raw = listed.astype(np.uint64)
     if raw.size and raw.dtype.kind not in "iu":
         raise ValueError(f"ids: got {raw.dtype}; need integers; because they are content hashes (see prompt_ids)")
     text = f"{int(seed)}/{int(step)}/{stream}".encode()

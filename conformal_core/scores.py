@@ -166,7 +166,7 @@ class APS(Score):
             return _nobody(outcomes.n)
         top = _top(_answers(outcomes), k)
         if self.set_rule == "inclusive":
-            single = (q > 0) & (top.second == 0) | (top.first / k >= q) & (q > 0)
+            single = (q > 0) & ((top.second == 0) | (top.first / k >= q))
         else:
             single = (coin * top.first / k <= q) & ((top.second == 0) | ((top.first + coin * top.second) / k > q))
         return _commit(single & top.unique, top.answer, outcomes, k)
@@ -516,9 +516,7 @@ def empty_probability(counts: Sequence[int], q: Fraction | int | str, *, k: int 
 def _law(counts: Sequence[int], q: Fraction | int | str, k: int | None) -> tuple[Fraction, list[tuple[Fraction, Fraction]]]:
     size = sum(counts) if k is None else k
     if any(c < 1 for c in counts) or sum(counts) > size:
-        raise ValueError(
-            f"counts: got {list(counts)} of {size} responses; need counts >= 1 that sum to at most k; because they are sampled"
-        )
+        raise ValueError(f"counts: got {list(counts)} of {size} responses; need counts >= 1 summing to at most k; because they are sampled")
     return Fraction(q), [(Fraction(sum(c for c in counts if c > own), size), Fraction(own, size)) for own in counts]
 
 
@@ -556,7 +554,7 @@ def _counts_on_grid(codes: Ints, grid: Sequence[int]) -> Iterator[tuple[int, int
 
 
 def _gold_counts(codes: Ints, gold: Ints, k: int) -> Ints:
-    return ((codes[:, :k] == gold[:, None]) & (gold[:, None] >= 0)).sum(axis=1)
+    return np.asarray(((codes[:, :k] == gold[:, None]) & (gold[:, None] >= 0)).sum(axis=1), dtype=np.int64)
 
 
 def _first_pass(outcomes: Outcomes) -> Ints:
