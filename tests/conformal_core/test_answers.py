@@ -38,5 +38,5 @@ def test_without_gold() -> None:
 
 @pytest.mark.parametrize(("answers", "gold"), [(["ab"], None), ([[["x"]]], None), ([["x"]], [["x"]]), ([["x"]], ["x", "y"])])
 def test_bad_answers_are_refused(answers: list[list[object]], gold: list[object] | None) -> None:
-    with pytest.raises(ValueError, match="; need .*; because "):
+    with pytest.raises(ValueError, match=r"; need .*; because "):
         encode_answers(answers, gold)  # type: ignore[arg-type]

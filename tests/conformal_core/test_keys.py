@@ -70,10 +70,10 @@ def test_ids_do_not_depend_on_the_process() -> None:
 
 @pytest.mark.parametrize("bad", ["one string", [1], [None]])
 def test_prompt_ids_refuse_what_they_cannot_hash(bad: object) -> None:
-    with pytest.raises(ValueError, match="^texts: got "):
+    with pytest.raises(ValueError, match=r"^texts: got "):
         prompt_ids(bad)  # type: ignore[arg-type]
 
 
 def test_uniforms_refuse_floats() -> None:
-    with pytest.raises(ValueError, match="^ids: got float64"):
+    with pytest.raises(ValueError, match=r"^ids: got float64"):
         uniforms([0.5], seed=0)

@@ -84,11 +84,11 @@ def test_pac_rank_is_the_smallest_that_does(n: int, level: Fraction, gamma: str)
 
 @pytest.mark.parametrize(("x", "n"), [(-1, 3), (4, 3), (0, 0)])
 def test_bad_counts(x: int, n: int) -> None:
-    with pytest.raises(ValueError, match="^x, n: got "):
+    with pytest.raises(ValueError, match=r"^x, n: got "):
         clopper_pearson(x, n)
 
 
 @pytest.mark.parametrize("pmf", [[], ["1/2"], ["3/2", "-1/2"]])
 def test_bad_pmf(pmf: list[str]) -> None:
-    with pytest.raises(ValueError, match="^pmf: got "):
+    with pytest.raises(ValueError, match=r"^pmf: got "):
         tied_coverage(pmf, 4, "1/2")

@@ -133,5 +133,5 @@ def test_weighted_faults_of_other_libraries() -> None:
     [([1], 1), ([1, -1], 1), ([1, math.nan], 1), ([1, math.inf], 1), ([0, 0], 0), ([[1, 1]], 1), ([1, 1], math.nan), ([1, 1], None)],
 )
 def test_bad_weights_are_refused(weights: list[float], w_test: float) -> None:
-    with pytest.raises(ValueError, match="^weights: got .*; need .*; because "):
+    with pytest.raises(ValueError, match=r"^weights: got .*; need .*; because "):
         weighted_quantile([0.1, 0.2], weights, w_test, 0.5)

@@ -224,9 +224,9 @@ def test_unknown_conventions_are_refused() -> None:
     for make, word in ((lambda: APS("exact"), "set_rule"), (lambda: FirstSuccess("none"), "convention")):
         with pytest.raises(ValueError, match=f"^{word}: got "):
             make()
-    with pytest.raises(ValueError, match="^rule: got "):
+    with pytest.raises(ValueError, match=r"^rule: got "):
         singleton_probability([1], "1/2", "best")
-    with pytest.raises(ValueError, match="^counts: got "):
+    with pytest.raises(ValueError, match=r"^counts: got "):
         singleton_probability([2, 0], "1/2")
 
 
@@ -257,9 +257,9 @@ def test_k_mix_and_signal_score(rows: list[list[bool]], m: int, drawn: int) -> N
 
 
 def test_k_mix_refuses_what_is_not_a_verdict() -> None:
-    with pytest.raises(ValueError, match="^passes: got "):
+    with pytest.raises(ValueError, match=r"^passes: got "):
         k_mix([[0.5, 1.0]])
-    with pytest.raises(ValueError, match="^m: got 0"):
+    with pytest.raises(ValueError, match=r"^m: got 0"):
         k_mix([[True]], 0)
 
 
@@ -280,7 +280,7 @@ def test_singleton_probability_is_the_law_of_the_stop(counts: list[int], junk: i
     assert 0 <= empty_probability(counts, q, k=k) + singleton_probability(counts, q, k=k) <= 1
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.fractions(0, Fraction(99, 100), max_denominator=30))
+@given(st.integers(1, 9), st.integers(1, 9), st.fractions(0, Fraction(29, 30), max_denominator=30))
 def test_singleton_closed_form(a: int, b: int, q: Fraction) -> None:
     """claims.md E1: q/p1, then 1 - (q - p1)/p2, then 0; tied: 0 if u is shared, 2a(1-a) if independent."""
     p1, p2 = (Fraction(x, a + b) for x in sorted((a, b), reverse=True))
