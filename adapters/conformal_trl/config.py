@@ -74,9 +74,7 @@ class CGRPOConfig(GRPOConfig):
         tau = self.response_mask_threshold
         if not (math.isfinite(tau) and tau >= 1):
             hint = f" (did you mean {1 + tau:g}?)" if 0 < tau < 1 else ""
-            raise ValueError(
-                f"response_mask_threshold: got {tau!r}; need a ratio >= 1; because tau bounds exp(mean |log-ratio|){hint}"
-            )
+            raise ValueError(f"response_mask_threshold: got {tau!r}; need a ratio >= 1; because tau bounds exp(mean |log-ratio|){hint}")
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ValueError(f"max_seconds: got {self.max_seconds!r}; need a positive number of seconds; because it limits training")
         for name in ("rollout_batch_size", "calibration_batch_size"):

@@ -57,9 +57,7 @@ def sample(trainer, prompt_ids: list[list[int]]) -> tuple[list[list[int]], list[
         ) as model,
         torch.no_grad(),
     ):
-        sequences = model.generate(
-            **inputs, generation_config=trainer.generation_config, logits_processor=LogitsProcessorList([recorder])
-        )
+        sequences = model.generate(**inputs, generation_config=trainer.generation_config, logits_processor=LogitsProcessorList([recorder]))
     logps = recorder.finish(sequences).cpu()
     completions = sequences[:, inputs["input_ids"].size(1) :]
     is_eos = torch.isin(completions, torch.tensor(trainer.eos_token_ids, device=completions.device))

@@ -151,7 +151,9 @@ class CGRPOTrainer(GRPOTrainer):
 
     # ------------------------------------------------------------------ rollouts
 
-    def _roll_out(self, examples: Sequence[dict[str, Any]], policy: RolloutPolicy, batch_size: int, bar=None) -> tuple[list[_Group], Outcomes]:
+    def _roll_out(
+        self, examples: Sequence[dict[str, Any]], policy: RolloutPolicy, batch_size: int, bar=None
+    ) -> tuple[list[_Group], Outcomes]:
         """Draw responses for every example until ``policy`` stops each of them."""
         step = self.state.global_step
         tokenized, _, _ = self._tokenize_prompts([e["prompt"] for e in examples])
@@ -448,7 +450,9 @@ def _check(model, args, train_dataset, calibration_dataset, policy, answer_fn, g
     if gold_column is not None:
         for name, data in (("train_dataset", train_dataset), ("calibration_dataset", calibration_dataset)):
             if data is not None and gold_column not in data.column_names:
-                raise ValueError(f"gold_column: got {gold_column!r}; need a column of {name} ({', '.join(data.column_names)}); because it holds gold")
+                raise ValueError(
+                    f"gold_column: got {gold_column!r}; need a column of {name} ({', '.join(data.column_names)}); because it holds gold"
+                )
     unsupported = {
         "use_vllm": args.use_vllm,
         "use_transformers_continuous_batching": args.use_transformers_continuous_batching,
@@ -458,11 +462,13 @@ def _check(model, args, train_dataset, calibration_dataset, policy, answer_fn, g
         "environment_factory": kwargs.get("environment_factory") is not None,
     }
     for name in (n for n, used in unsupported.items() if used):
-        raise ValueError(f"{name}: got a value that is set; need it unset; because responses are drawn in increments by this trainer itself")
+        raise ValueError(
+            f"{name}: got a value that is set; need it unset; because responses are drawn in increments by this trainer itself"
+        )
     if isinstance(model, str):
         try:
             AutoConfig.from_pretrained(model)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"model: got {model!r}; need a folder with config.json or a model id that can be loaded; because {str(error).splitlines()[0]}"
+                f"model: got {model!r}; need a folder with config.json or a loadable model id; because {str(error).splitlines()[0]}"
             ) from error

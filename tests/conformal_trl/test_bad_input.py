@@ -40,7 +40,15 @@ def test_calibration_set(make_config, dataset, calibration):
     policy = ConformalBudget((2, 4), delta="0.1", multiplicity="risk_control", n_calibration=100)
     common = dict(rollout_policy=policy, answer_fn=str.strip, gold_column="answer")
     refused("calibration_dataset: got 0 prompts; need 100", "x/y", reward, make_config(4, 2), dataset, **common)
-    refused("calibration_dataset: got 60 prompts; need 100", "x/y", reward, make_config(4, 2), dataset, calibration_dataset=calibration, **common)
+    refused(
+        "calibration_dataset: got 60 prompts; need 100",
+        "x/y",
+        reward,
+        make_config(4, 2),
+        dataset,
+        calibration_dataset=calibration,
+        **common,
+    )
     refused("40 prompts that are in train_dataset", "x/y", reward, make_config(4, 2), dataset, calibration_dataset=dataset, **common)
 
 
@@ -49,7 +57,9 @@ def test_answers_are_needed(make_config, dataset, calibration):
     common = dict(rollout_policy=policy, calibration_dataset=calibration)
     refused("answer_fn: got None", "x/y", reward, make_config(4, 2), dataset, **common)
     refused("gold_column: got None", "x/y", reward, make_config(4, 2), dataset, answer_fn=str, **common)
-    refused("gold_column: got 'gold'; need a column", "x/y", reward, make_config(4, 2), dataset, answer_fn=str, gold_column="gold", **common)
+    refused(
+        "gold_column: got 'gold'; need a column", "x/y", reward, make_config(4, 2), dataset, answer_fn=str, gold_column="gold", **common
+    )
 
 
 def test_unsupported_settings_are_named(make_config, dataset):
@@ -79,7 +89,7 @@ def test_reward_of_wrong_length(model, tokenizer, dataset, make_config):
 
 def test_no_field_shadows_a_trl_field():
     trl_fields = {f.name for f in dataclasses.fields(GRPOConfig)}
-    own = {name for name in CGRPOConfig.__annotations__}
+    own = set(CGRPOConfig.__annotations__)
     assert own and not own & trl_fields
 
 
@@ -87,7 +97,9 @@ def test_masks_that_cannot_act_are_announced(model, tokenizer, dataset, make_con
     with pytest.warns(UserWarning, match="rejects nothing"):
         CGRPOTrainer(model, reward, make_config(4, 2, response_mask="carm"), dataset, processing_class=tokenizer)
     with pytest.warns(UserWarning, match="top_p"):
-        CGRPOTrainer(model, reward, make_config(4, 2, response_mask="carm", top_p=0.9, num_iterations=2), dataset, processing_class=tokenizer)
+        CGRPOTrainer(
+            model, reward, make_config(4, 2, response_mask="carm", top_p=0.9, num_iterations=2), dataset, processing_class=tokenizer
+        )
 
 
 def test_trl_outside_the_range_is_refused():

@@ -25,7 +25,9 @@ def first_symbol(text):
 
 
 def conformal(**overrides):
-    return ConformalBudget((2, 4, 8), **(dict(delta="0.1", multiplicity="risk_control", n_calibration=40, recalibrate_every=2, seed=1) | overrides))
+    return ConformalBudget(
+        (2, 4, 8), **(dict(delta="0.1", multiplicity="risk_control", n_calibration=40, recalibrate_every=2, seed=1) | overrides)
+    )
 
 
 def trained(model, tokenizer, dataset, calibration, make_config, policy, prompts=6, reward_func=reward, **overrides):
@@ -70,7 +72,9 @@ def test_calibration_is_counted_and_recurs(model, tokenizer, dataset, calibratio
 def test_thresholds_at_or_above_one_never_stop(model, tokenizer, dataset, calibration, make_config):
     """No calibration response is right, so every threshold is 1: each prompt is rolled out to K_max."""
     policy = ConformalBudget((2, 4, 8), delta="0.1", n_calibration=40, recalibrate_every=50, seed=1)
-    trainer = trained(model, tokenizer, dataset, calibration, make_config, policy, reward_func=lambda completions, **_: [0.0] * len(completions))
+    trainer = trained(
+        model, tokenizer, dataset, calibration, make_config, policy, reward_func=lambda completions, **_: [0.0] * len(completions)
+    )
     assert all(k == 8 for record in trainer.ledger.history for k in record["drawn"])
 
 
@@ -96,7 +100,7 @@ def test_decisions_do_not_depend_on_rollout_batches(model, tokenizer, dataset, c
     """One U per prompt: which prompts stop is a function of the outcomes, not of how calls were batched."""
     policy = conformal(recalibrate_every=50)
     trainer = trained(model, tokenizer, dataset, calibration, make_config, policy, max_steps=1)
-    groups, outcomes = trainer._roll_out([dataset[i] for i in range(12)], FixedBudget(8), 5)
+    _groups, outcomes = trainer._roll_out([dataset[i] for i in range(12)], FixedBudget(8), 5)
     assert outcomes.drawn.tolist() == [8] * 12
     at_four = outcomes.prefix(4)
     together = policy.more(at_four)

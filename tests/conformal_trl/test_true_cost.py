@@ -110,9 +110,7 @@ def test_rows_and_loss_of_the_ragged_batch(model, tokenizer, dataset, make_confi
         learning_rate=0.0,
         max_grad_norm=1e9,
     )
-    trainer = CGRPOTrainer(
-        model, reward, config, dataset, processing_class=tokenizer, rollout_policy=Scripted(counts, k_max)
-    )
+    trainer = CGRPOTrainer(model, reward, config, dataset, processing_class=tokenizer, rollout_policy=Scripted(counts, k_max))
     recording.install(trainer)
     captured, losses = [], []
     split = trainer._generate_and_score_completions
