@@ -88,7 +88,7 @@ def _sample(
     """Token ids (len(prompts) * samples, <= max_new_tokens), the samples of a prompt adjacent; everything from the end token on is pad."""
     import torch
 
-    # transformers renamed the argument in 5.24
+    # newer transformers call it cache and warn about the old name
     cache_argument = "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
     pad = tokenizer.pad_token_id
     ends = model.generation_config.eos_token_id
@@ -98,7 +98,7 @@ def _sample(
     mask = encoded["attention_mask"]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     output = model(encoded["input_ids"], attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
-    cache = output[cache_argument]
+    cache = output["cache" if "cache" in output else "past_key_values"]
     cache.batch_repeat_interleave(samples)
     logits = output.logits[:, -1].repeat_interleave(samples, 0)
     mask = mask.repeat_interleave(samples, 0)
