@@ -52,6 +52,8 @@ class Certificate:
         """
         if self.budget is None or self.cost_minus is None or self.cost_plus is None:
             return self.p_out
+        if self.tau is not None and self.budget == math.log(self.tau) and (self.cost_minus, self.cost_plus) == boundary_costs(self.band):
+            return finite_T_bound(T, self.tau, self.band)
         return _largest_count(T, self.budget, min(self.cost_minus, self.cost_plus)) / T
 
     def to_json(self) -> str:
