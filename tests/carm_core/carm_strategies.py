@@ -6,10 +6,13 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from carm_core import CARM, OPSM, TRM, GeoMean, IcePop, MeanExpAbs, NoMask, SeqMIS, SeqTIS, TRMMean
 
+few = settings(max_examples=15, deadline=None)
+some = settings(max_examples=40, deadline=None)
 BANDS = [(0.8, 1.28), (0.5, 1.1), (0.9, 3.0), (0.8, 1.25)]
 ALL_RULES = [
     NoMask(),

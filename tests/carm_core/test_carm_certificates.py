@@ -4,7 +4,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from carm_strategies import BANDS, fractions_outside, responses, taus, vectors
+from carm_strategies import BANDS, fractions_outside, responses, some, taus, vectors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +31,7 @@ def test_finite_T_values_of_the_spec():
     assert [max_violations(T, 1.02) for T in (1, 11, 12, 100, 8619)] == [0, 0, 1, 8, 764]
 
 
+@some
 @given(st.integers(1, 400), st.integers(1, 60), st.sampled_from([(Fraction(4, 5), Fraction(32, 25)), (Fraction(4, 5), Fraction(5, 4)), (Fraction(1, 2), Fraction(11, 10))]))  # fmt: skip  # noqa: E501
 def test_max_violations_equals_exact_integer_search(T, percent, band):
     tau = 1 + Fraction(percent, 100)
@@ -48,6 +49,7 @@ def test_exact_ties_are_not_attained(c):
     assert max_violations(50, math.inf, (1 / c, c)) == 50
 
 
+@some
 @given(st.integers(1, 10_000), taus, bands)
 def test_finite_T_is_within_one_token_of_the_bound_and_never_above(T, tau, band):
     sharp, bound = finite_T_bound(T, tau, band), carm_bound(tau, band)
@@ -76,6 +78,7 @@ def test_vector_bounds(case):
     assert signed_mean_bound(want["d_carm"], want["signed_mean"], band) == pytest.approx(want["joint_bound_from_d_and_g"], abs=1e-12)
 
 
+@some
 @given(responses, bands)
 def test_signed_mean_bound_holds_and_is_never_above_the_paper_bound(row, band):
     z, mask = np.array([row]), np.ones((1, len(row)))
@@ -86,6 +89,7 @@ def test_signed_mean_bound_holds_and_is_never_above_the_paper_bound(row, band):
     assert float(signed_mean_bound(torch.tensor(d), torch.tensor(g), band)) == pytest.approx(bound[0], abs=1e-14)
 
 
+@some
 @given(responses, taus, taus, bands)
 def test_joint_bound_of_carm_and_geomean(row, tau, geomean_tau, band):
     z, mask = np.array([row]), np.ones((1, len(row)))
@@ -102,6 +106,7 @@ def test_joint_bound_values_of_the_spec():
     assert carm_bound(math.inf, geomean_tau=1.005) == 1.0
 
 
+@some
 @given(st.integers(2, 60), bands, st.floats(0, 15))
 def test_geomean_witness_is_accepted_at_tau_one_with_every_token_far_outside(T, band, severity):
     row = geomean_witness(T, band, severity=severity)
@@ -130,6 +135,7 @@ def test_certificate_argument_errors():
 # ---- thresholds
 
 
+@some
 @given(st.floats(0, 1), bands)
 def test_tau_for_certificate_certifies_what_was_asked_and_is_nearly_the_largest(p, band):
     tau = tau_for_certificate(p, band)
@@ -142,6 +148,7 @@ scores = st.lists(st.one_of(st.floats(0, 2), st.sampled_from([0.0, 0.01, math.lo
 levels = st.sampled_from(["1/10", "0.05", 0.25, Fraction(1, 3), 0.5, "0.9"])
 
 
+@some
 @given(scores, levels, st.integers(0, 3))
 def test_tau_for_reject_rate_rejects_at_most_the_rate_and_no_smaller_score_would_do(d, rate, nan):
     values = np.array(d + [math.nan] * nan)
@@ -158,6 +165,7 @@ def test_tau_for_reject_rate_rejects_at_most_the_rate_and_no_smaller_score_would
     assert choice.n == len(values) and choice.level == exact
 
 
+@some
 @given(scores, levels)
 def test_calibrated_tau_is_the_conformal_order_statistic(d, delta):
     choice = calibrated_tau(torch.tensor(d, dtype=torch.float64), delta)
@@ -176,6 +184,7 @@ def test_calibrated_tau_is_the_conformal_order_statistic(d, delta):
         assert needed == 1 or not calibrated_tau([0.0] * (needed - 1), delta).attainable
 
 
+@some
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=9), st.sampled_from(["1/5", "1/3", "1/2"]))
 def test_calibrated_tau_rejects_a_share_of_at_most_delta_over_all_exchanges(values, delta):
     """Leave each score out in turn: the exact rejection probability under exchangeability."""

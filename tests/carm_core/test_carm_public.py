@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from carm_strategies import batches
+from carm_strategies import batches, some
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +41,7 @@ def test_importing_and_using_the_core_never_imports_torch_or_scipy():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@some
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=20))
 def test_paired_decisions_count_every_nonempty_response_once(triples):
     a, b, empty = ([t[i] for t in triples] for i in range(3))
@@ -51,6 +52,7 @@ def test_paired_decisions_count_every_nonempty_response_once(triples):
     assert got.total == len(live)
 
 
+@some
 @given(batches(), st.lists(st.floats(1, 3), min_size=1, max_size=5))
 def test_rejection_curve_equals_the_rule_at_every_tau(batch, taus):
     rows, z, mask = batch
@@ -63,6 +65,7 @@ def test_rejection_curve_equals_the_rule_at_every_tau(batch, taus):
     assert (np.diff(got[order]) <= 0).all()
 
 
+@some
 @given(batches(), st.data())
 def test_mask_report_counts_before_rejection_and_never_divides_by_zero(batch, data):
     rows, z, mask = batch

@@ -4,8 +4,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from carm_strategies import ALL_RULES, BANDS, batches, exact_mean, exact_mean_abs, fractions_outside, responses, taus, vectors
-from hypothesis import assume, given, settings
+from carm_strategies import ALL_RULES, BANDS, batches, exact_mean, exact_mean_abs, few, fractions_outside, responses, some, taus, vectors
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from carm_core import (
@@ -27,7 +27,6 @@ from carm_core import (
     log_ratio,
 )
 
-few = settings(max_examples=15)
 signs = st.sampled_from([-1.0, 0.0, 1.0])
 
 
@@ -77,6 +76,7 @@ def test_every_rule_rejects_a_response_with_a_nonfinite_live_token(rule, batch, 
     assert np.all(rule.weights(bad, mask, np.ones(len(z))) == 0)
 
 
+@some
 @given(responses, taus)
 def test_carm_keeps_a_subset_of_geomean_and_mean_exp_abs_a_subset_of_carm(row, tau):
     z, mask = np.array([row]), np.ones((1, len(row)))
@@ -86,6 +86,7 @@ def test_carm_keeps_a_subset_of_geomean_and_mean_exp_abs_a_subset_of_carm(row, t
     assert carm or not MeanExpAbs(tau).keep(z, mask)[0]
 
 
+@some
 @given(responses)
 def test_trm_keeps_only_responses_with_small_d(row):
     z, mask = np.array([row]), np.ones((1, len(row)))
@@ -93,6 +94,7 @@ def test_trm_keeps_only_responses_with_small_d(row):
         assert carm_score(z, mask)[0] <= math.sqrt(0.1) + 1e-12
 
 
+@some
 @given(responses, taus, taus)
 def test_a_larger_tau_keeps_more(row, a, b):
     z, mask = np.array([row]), np.ones((1, len(row)))
@@ -113,6 +115,7 @@ def test_decisions_do_not_depend_on_the_rest_of_the_batch_or_its_order(rule, bat
         assert rule.keep(z[i : i + 1], mask[i : i + 1], a[i : i + 1]).tolist() == [keep[i]]
 
 
+@some
 @given(batches(), st.data())
 def test_negative_conditioning_is_the_rule_on_negative_advantages_and_keep_elsewhere(batch, data):
     rows, z, mask = batch
@@ -121,6 +124,7 @@ def test_negative_conditioning_is_the_rule_on_negative_advantages_and_keep_elsew
     assert negative.tolist() == np.where(a < 0, both, True).tolist()
 
 
+@some
 @given(batches(allow_empty=False), signs)
 def test_advantages_as_column_or_per_token_decide_like_one_per_response(batch, sign):
     rows, z, mask = batch
@@ -142,6 +146,7 @@ def test_mixed_token_signs_do_not_leave_tokens_of_a_dropped_response_training():
     assert OPSM(0.1).weights(z, np.ones((1, 3)), a).tolist() == [[0.0, 0.0, 0.0]]
 
 
+@some
 @given(st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.booleans())
 def test_opsm_looks_at_downward_drift_only(drift, delta, up):
     z = np.full((1, 4), drift if up else -drift)
@@ -229,6 +234,7 @@ def test_a_certificate_of_one_is_backed_by_a_kept_response_entirely_outside(rule
     assert sum(fractions_outside(c.witness, band)) == 1.0
 
 
+@some
 @given(st.sampled_from([CARM(1.02), CARM(1.3), TRMMean(0.01), MeanExpAbs(1.13)]), st.integers(1, 300), st.sampled_from(BANDS))
 def test_sharp_certificate_is_attained_by_a_kept_response(rule, T, band):
     c = rule.certificate(band)

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from carm_strategies import batches, exact_mean, exact_mean_abs, responses, vectors
+from carm_strategies import batches, exact_mean, exact_mean_abs, responses, some, vectors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +24,7 @@ STATISTICS = {
 }
 
 
+@some
 @given(batches())
 def test_scores_equal_exact_arithmetic_whatever_the_padding_holds(batch):
     rows, z, mask = batch
@@ -34,6 +35,7 @@ def test_scores_equal_exact_arithmetic_whatever_the_padding_holds(batch):
     assert got.empty.tolist() == [not r for r in rows]
 
 
+@some
 @given(batches())
 def test_named_functions_equal_the_one_pass_version(batch):
     _, z, mask = batch
@@ -45,6 +47,7 @@ def test_named_functions_equal_the_one_pass_version(batch):
     np.testing.assert_array_equal(signed_mean(z, mask), got.g)
 
 
+@some
 @given(batches(), st.sampled_from([torch.float64, torch.float32]))
 def test_torch_agrees_with_numpy(batch, dtype):
     _, z, mask = batch
@@ -55,6 +58,7 @@ def test_torch_agrees_with_numpy(batch, dtype):
         np.testing.assert_allclose(value.double().numpy(), getattr(want, name), rtol=1e-12 if dtype == torch.float64 else 2e-6, atol=1e-6)
 
 
+@some
 @given(responses, st.randoms())
 def test_permutation_reciprocal_and_padding_invariance(row, random):
     shuffled = list(row)
@@ -66,6 +70,7 @@ def test_permutation_reciprocal_and_padding_invariance(row, random):
     assert carm_score(*left)[0] == pytest.approx(d, abs=1e-14)
 
 
+@some
 @given(batches(), st.sampled_from([math.nan, math.inf, -math.inf]), st.data())
 def test_a_nonfinite_live_token_gives_nan_for_that_response_only(batch, poison, data):
     rows, z, mask = batch
@@ -97,6 +102,7 @@ def test_vector_scores(case):
 # ---- log_ratio
 
 
+@some
 @given(batches(), st.floats(-30, 0))
 def test_log_ratio_is_the_clipped_difference_on_live_tokens_and_zero_elsewhere(batch, shift):
     rows, z, mask = batch
@@ -112,6 +118,7 @@ def test_log_ratio_is_the_clipped_difference_on_live_tokens_and_zero_elsewhere(b
     assert not got.nonfinite.any()
 
 
+@some
 @given(batches(), st.sampled_from(["current", "rollout", "both"]), st.sampled_from([math.nan, math.inf, -math.inf]))
 def test_log_ratio_flags_nonfinite_live_tokens_and_raises_on_request(batch, where, poison):
     _, z, mask = batch

@@ -4,7 +4,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from carm_strategies import batches, vectors
+from carm_strategies import batches, some, vectors
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -21,6 +21,7 @@ def surrogate_by_cases(x, a, low=0.2, high=0.28, c=3.0):
     return a * min(max(r, 1 - low), c)
 
 
+@some
 @given(st.lists(st.tuples(st.floats(-30, 30), advantage), min_size=1, max_size=8))
 def test_clipped_surrogate_equals_the_case_form(pairs):
     z, a = np.array([[x for x, _ in pairs]]), np.array([[y for _, y in pairs]])
@@ -64,6 +65,7 @@ def test_vector_masked_loss(case):
         assert got.item() == pytest.approx(want, abs=1e-12)
 
 
+@some
 @given(batches(), st.data(), st.sampled_from(["fixed", "retained"]))
 def test_masked_loss_equals_a_sum_over_tokens(batch, data, normalize):
     rows, z, mask = batch
@@ -80,6 +82,7 @@ def test_masked_loss_equals_a_sum_over_tokens(batch, data, normalize):
     assert masked_loss(z, np.array(a), mask, np.array(keep), denominator=7) == pytest.approx(-total / 7, rel=1e-10, abs=1e-12)
 
 
+@some
 @given(batches(), st.data(), st.sampled_from([math.nan, math.inf, -math.inf, 1e4, -1e4]), st.sampled_from([torch.float32, torch.float64]))
 def test_rejected_responses_and_dead_tokens_have_exactly_zero_loss_and_gradient(batch, data, poison, dtype):
     rows, z, mask = batch
@@ -98,6 +101,7 @@ def test_rejected_responses_and_dead_tokens_have_exactly_zero_loss_and_gradient(
     assert np.all(results[1][1][~active] == 0)
 
 
+@some
 @given(batches(), st.sampled_from(["fixed", "retained"]))
 def test_an_empty_update_is_zero_with_its_graph(batch, normalize):
     rows, z, mask = batch
@@ -108,6 +112,7 @@ def test_an_empty_update_is_zero_with_its_graph(batch, normalize):
     assert torch.all(x.grad == 0)
 
 
+@some
 @given(batches(allow_empty=False), st.data())
 def test_gradient_of_kept_tokens_is_the_derivative(batch, data):
     rows, z, mask = batch

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from carm_core import (
@@ -30,6 +30,7 @@ from carm_core import (
     signed_mean_bound,
 )
 
+some = settings(max_examples=60, deadline=None)
 BAND = (0.8, 1.28)
 bands = st.sampled_from([BAND, (0.5, 1.1), (0.9, 3.0), (0.8, 1.25)])
 ratios = st.fractions(min_value=Fraction(1, 20), max_value=20, max_denominator=50)
@@ -71,6 +72,7 @@ def costs(band):
 # ---- Proposition 1
 
 
+@some
 @given(st.fractions(min_value=Fraction(11, 10), max_value=50), st.fractions(min_value=0, max_value=1), st.integers(1, 8))
 def test_proposition_1_every_ratio_outside_while_geomean_is_one(B, share, half):
     assume(0 < share < 1)
@@ -84,6 +86,7 @@ def test_proposition_1_every_ratio_outside_while_geomean_is_one(B, share, half):
     assert not CARM(float(c)).keep(z, ones(row))[0]
 
 
+@some
 @given(st.integers(2, 30), bands, st.floats(0, 15))
 def test_proposition_1_extends_to_every_length_from_two_and_any_severity(T, band, severity):
     z = np.array([geomean_witness(T, band, severity=severity)])
@@ -92,6 +95,7 @@ def test_proposition_1_extends_to_every_length_from_two_and_any_severity(T, band
     assert all(x < -b_minus - severity or x > b_plus + severity for x in z[0])
 
 
+@some
 @given(ratios)
 def test_proposition_1_single_token_scores_coincide(r):
     z = logs([r])
@@ -101,6 +105,7 @@ def test_proposition_1_single_token_scores_coincide(r):
 # ---- Proposition 2
 
 
+@some
 @given(responses, taus)
 def test_proposition_2_score_order_and_acceptance_set_inclusion(row, tau):
     z = logs(row)
@@ -132,6 +137,7 @@ def tightest_tau(row):
     return Fraction(s) * (1 + Fraction(1, 10**12))
 
 
+@some
 @given(responses, bands)
 def test_proposition_3_budget_of_frequency_and_severity(row, band):
     tau = tightest_tau(row)
@@ -146,12 +152,14 @@ def test_proposition_3_budget_of_frequency_and_severity(row, band):
     assert p == 0 or severity <= severity_bound(p, float(tau), band) + 1e-9
 
 
+@some
 @given(responses, taus, bands)
 def test_proposition_3_every_response_the_library_keeps_is_inside_its_bound(row, tau, band):
     if CARM(float(tau)).keep(logs(row), ones(row))[0]:
         assert sum(violations(row, band)[:2]) <= carm_bound(float(tau), band) + 1e-12
 
 
+@some
 @given(st.integers(1, 200), st.sampled_from([1.02, 1.04, 1.3]), bands)
 def test_proposition_3_equality_is_attained_by_in_band_ones_and_equal_excess(T, tau, band):
     m = max_violations(T, tau, band)
@@ -165,6 +173,7 @@ def test_proposition_3_equality_is_attained_by_in_band_ones_and_equal_excess(T, 
     assert m / T == pytest.approx(carm_bound(tau, band, severity=excess), rel=1e-9)
 
 
+@some
 @given(st.integers(1, 40), st.sampled_from([1.02, 1.04, 1.3]), bands)
 def test_proposition_3_sharp_finite_length_value_by_brute_force(T, tau, band):
     low, high = (Fraction(b).limit_denominator(10**6) for b in band)
@@ -191,6 +200,7 @@ def test_proposition_3_numbers_in_the_text():
 # ---- Corollary 1
 
 
+@some
 @given(responses, st.fractions(min_value=Fraction(101, 100), max_value=5, max_denominator=100))
 def test_corollary_1_reciprocal_band(row, c):
     tau = tightest_tau(row)
@@ -206,6 +216,7 @@ def test_corollary_1_reciprocal_band(row, c):
 # ---- the sharper bound with the signed mean (this project)
 
 
+@some
 @given(responses, bands)
 def test_signed_mean_bound_holds_and_improves_on_proposition_3(row, band):
     z = logs(row)
@@ -219,6 +230,7 @@ def test_signed_mean_bound_holds_and_improves_on_proposition_3(row, band):
     assert bound <= min(1.0, d / min(b_minus, b_plus)) + 1e-12
 
 
+@some
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 60), bands)
 def test_signed_mean_bound_is_tight(low, high, inside, band):
     T = low + high + inside
@@ -239,6 +251,7 @@ def test_signed_mean_bound_numbers():
 wild = st.lists(st.one_of(st.floats(-1000, 1000), st.floats(-25, 25), st.floats(-0.5, 0.5)), min_size=1, max_size=12)
 
 
+@some
 @given(wild, bands)
 def test_guard_leaves_violation_counts_unchanged_so_the_frequency_bound_holds_for_true_ratios(row, band):
     z = np.array([row])
@@ -250,6 +263,7 @@ def test_guard_leaves_violation_counts_unchanged_so_the_frequency_bound_holds_fo
     assert ((z < low) | (z > high)).mean() <= carm_bound(tau, band) + 1e-9
 
 
+@some
 @given(wild)
 def test_guard_inequalities_hold_for_effective_ratios_and_it_is_idle_inside_twenty_nats(row):
     z = np.array([row])
@@ -271,6 +285,7 @@ def test_guard_guarded_acceptance_does_not_bound_the_true_score():
 # ---- Eq. 72 and Eq. 3
 
 
+@some
 @given(ratios, st.fractions(min_value=-3, max_value=3, max_denominator=20))
 def test_equation_72_dual_clip_in_rational_arithmetic(r, A):
     plain = min(r * A, min(max(r, Fraction(4, 5)), Fraction(32, 25)) * A)
@@ -280,6 +295,7 @@ def test_equation_72_dual_clip_in_rational_arithmetic(r, A):
     assert -got == pytest.approx(float(min(-3 * A, -plain) if A < 0 else -plain), rel=1e-12, abs=1e-14)
 
 
+@some
 @given(st.lists(responses, min_size=1, max_size=4), st.data())
 def test_equation_3_retained_and_fixed_losses_differ_by_the_retained_token_fraction(rows, data):
     keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
