@@ -48,6 +48,8 @@ class Settings:
     tau: float = 1.02
     num_iterations: int = 4
     learning_rate: float = 1e-4
+    warmup_steps: int = 5
+    responses: int = RESPONSES_PER_UPDATE
     train_prompts: int = 2000
     eval_prompts: int = 400
     eval_samples: int = 16
@@ -141,7 +143,7 @@ def arms(grid: tuple[int, ...] = (2, 4, 8, 16, 32), responses: int = RESPONSES_P
 
 def run_arm(key: str, s: Settings) -> Path:
     """Train and evaluate one arm in this process; returns the path of its JSON."""
-    arm = next(a for a in arms(s.grid) if a.key == key)
+    arm = next(a for a in arms(s.grid, s.responses) if a.key == key)
     out = Path(s.out)
     _phase("load")
     import logging
@@ -155,9 +157,8 @@ def run_arm(key: str, s: Settings) -> Path:
     logging.getLogger("trl").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
 
-    from conformal_trl import CGRPOConfig, CGRPOTrainer
-
     from carm_core import carm_bound
+    from conformal_trl import CGRPOConfig, CGRPOTrainer
 
     from . import arithmetic, models
     from .evaluate import evaluate
@@ -190,7 +191,8 @@ def run_arm(key: str, s: Settings) -> Path:
         num_iterations=s.num_iterations,
         gradient_accumulation_steps=1,
         learning_rate=s.learning_rate,
-        lr_scheduler_type="constant",
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=s.warmup_steps,
         max_steps=1_000_000,
         max_completion_length=8,
         temperature=1.0,
@@ -286,7 +288,7 @@ def run(s: Settings) -> Path:
 
     out = Path(s.out)
     out.mkdir(parents=True, exist_ok=True)
-    todo = arms(s.grid)
+    todo = arms(s.grid, s.responses)
     for stale in out.glob("*.json"):
         stale.unlink()
     settings = out / "settings.json"

@@ -378,7 +378,7 @@ def thresholds_figure(data: Report) -> Any:
             ax.text(1.0, top, " ∞: never stops", transform=ax.get_yaxis_transform(), ha="right", va="bottom", fontsize=8, color="#454a50")
         if not series:
             ax.text(0.5, 0.5, "no finite threshold yet", transform=ax.transAxes, ha="center", color="#454a50")
-        ax.set(xlabel="training time (s)", title=arm["arm"]["label"], ylim=(low, high * (1.24 if infinite else 1.06)))
+        ax.set(xlabel="training time (s)", title=arm["arm"]["label"], xlim=(0, None), ylim=(low, high * (1.24 if infinite else 1.06)))
         ax.set_ylabel(_THRESHOLD_AXIS[arm["arm"]["kind"]])
         if series:
             ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=3)
