@@ -17,7 +17,7 @@ from conformal_core.replay import replay
 from conformal_core.scores import APS, ReleasedAPS
 
 GRID = (2, 4, 8, 16, 32)
-N, REPLICATES = 99, 600
+N, REPLICATES = 99, 500
 RULES = {
     "risk_control": {"multiplicity": "risk_control"},
     "bonferroni": {"score": APS(), "multiplicity": "bonferroni"},
@@ -61,7 +61,7 @@ def exceeds(false_stops, delta):
 
 @pytest.mark.parametrize("delta", ["0.1", "0.42"])
 def test_risk_control_bounds_false_stops_where_the_released_rule_exceeds_the_level(delta):
-    """40% of prompts unsolvable and unanimous (all 32 answers the same wrong one); n = 99, 600 replicates, seed 2026."""
+    """40% of prompts unsolvable and unanimous (all 32 answers the same wrong one); n = 99, 500 replicates, seed 2026."""
     assert not exceeds(measure("40% unsolvable", "risk_control", delta)[0], delta)
     assert exceeds(measure("40% unsolvable", "released", delta)[0], delta)
 

@@ -26,6 +26,7 @@ POLICIES = [
     *({"score": name} for name in SCORES),
     {"score": "aps", "multiplicity": "bonferroni", "delta": "0.4"},
     {"score": "mass", "delta": "0.3"},
+    {"score": "aps", "delta": "0.5"},
     {"score": "released", "split": False},
     {"score": "aps", "multiplicity": "risk_control", "delta": "0.2"},
     {"score": "aps", "multiplicity": "risk_control"},
@@ -151,6 +152,16 @@ def test_decisions_ignore_order_batch_and_what_was_not_drawn(kwargs):
         np.testing.assert_array_equal(policy.more(seen.take(rows)), asked[rows])
     unblanked = Outcomes(batch.prompt_ids, batch.passes, drawn=drawn, codes=batch.codes, gold=None, step=2)
     np.testing.assert_array_equal(policy.more(unblanked), asked)
+
+
+def test_the_first_stop_counts_whatever_was_drawn_after_it():
+    policy = make(delta="0.5")
+    policy.calibrate(population(40, 0))
+    batch = population(200, 1, law=(0.7, 0.7))
+    final = batch.prefix(replay(policy, batch).drawn)
+    assert (final.drawn < 8).any()
+    np.testing.assert_array_equal(policy.committed(batch), policy.committed(final))
+    assert policy.audit(batch) == policy.audit(final)
 
 
 def test_climbs_the_grid():

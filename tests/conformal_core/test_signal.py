@@ -108,6 +108,15 @@ def test_designated_prompts_are_rolled_out_and_fill_the_window():
     assert policy.state_dict()["windows"][0] == np.maximum(resolved[chosen][by_id] - 1, 0)[-50:].tolist()
 
 
+def test_a_group_mixed_at_the_cut_is_not_lost():
+    policy = SignalBudget(GRID, delta="0.5", window=10)
+    policy.update(outcomes([[1, 1, 1, 0, 0, 0]] * 9))
+    assert policy.metrics()["f"] == 4
+    late = outcomes([[0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1], [0] * 6], step=1)
+    policy.share = Fraction(1)
+    assert policy.audit(late) == {"lost_group": (2, 5)}
+
+
 def test_two_updates_of_one_step_use_the_designation_it_was_sampled_under():
     """The first half fills the window; the second half was sampled while everyone was designated and must still count."""
     policy = SignalBudget(GRID, delta="0.25", share="0.001", window=50)
