@@ -173,6 +173,18 @@ def test_first_success_determines_its_score_early() -> None:
     assert FirstSuccess().stop(o, 2, 0.99, np.zeros(3))[1].tolist() == [-1, -1, -1]  # and there are no codes
 
 
+@each_score
+def test_cells_that_were_not_drawn_are_never_read(score: Score) -> None:
+    """Even where a caller left verdicts or codes of another run in them."""
+    passes, codes = np.array([[False, True, True]]), np.array([[1, 0, 0]])
+    o = Outcomes([1], passes, drawn=np.array([1]), codes=codes, gold=np.array([0]))
+    np.testing.assert_array_equal(score.gold_scores(o, (1, 2, 3), [0.5]), score.gold_scores(o.prefix(1), (1, 2, 3), [0.5]))
+    for k in (2, 3):
+        assert not score.stop(o, k, 0.9, [0.5])[0].any()
+    if isinstance(score, FirstSuccess):
+        assert np.isnan(score.gold_scores(o, (2, 3), [0.5])).all()
+
+
 def test_unparsable_gold_equals_no_answer() -> None:
     o = Outcomes([1], np.zeros((1, 2), bool), codes=np.array([[-1, -1]]), gold=np.array([-1]))
     for score in SCORES:
