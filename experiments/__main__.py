@@ -8,6 +8,8 @@ from pathlib import Path
 
 from . import demo
 
+SHORT_CALIBRATION = 30
+
 
 def parser() -> argparse.ArgumentParser:
     """The options; values are checked by :meth:`demo.Settings.check`, not here, so that every refusal reads alike."""
@@ -77,14 +79,18 @@ def settings(args: argparse.Namespace, argv: list[str]) -> demo.Settings:
         grid = tuple(int(k) for k in args.grid.split(","))
     except ValueError:
         raise demo.BadInput(f"grid: got {args.grid}; need integers such as 2,4,8; because budgets count responses") from None
-    short = {"seconds": min(args.seconds, 8.0), "eval_prompts": 200, "eval_samples": 8} if args.short else {"seconds": args.seconds}
+    short = (
+        {"seconds": min(args.seconds, 8.0), "eval_prompts": 200, "eval_samples": 8, "train_prompts": 500}
+        if args.short
+        else {"seconds": args.seconds}
+    )
     s = demo.Settings(
         model=args.model,
         out=args.out,
         jobs=args.jobs,
         seed=args.seed,
         grid=grid,
-        n_calibration=args.n_calibration,
+        n_calibration=min(args.n_calibration, SHORT_CALIBRATION) if args.short and args.delta == "0.1" else args.n_calibration,
         recalibrate_every=args.recalibrate_every,
         delta=args.delta,
         tau=args.tau,

@@ -43,11 +43,11 @@ class Settings:
     seed: int = 0
     grid: tuple[int, ...] = (2, 4, 8, 16, 32)
     n_calibration: int = 100
-    recalibrate_every: int = 40
+    recalibrate_every: int = 50
     delta: str = "0.1"
     tau: float = 1.02
-    num_iterations: int = 4
-    learning_rate: float = 1e-4
+    num_iterations: int = 2
+    learning_rate: float = 5e-5
     warmup_steps: int = 5
     responses: int = RESPONSES_PER_UPDATE
     train_prompts: int = 2000

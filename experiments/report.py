@@ -160,6 +160,9 @@ def verdict(data: Report) -> str:
         text += f" Against the best small group, {rival}: {100 * d:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})."
     tied = [k for k in final if k != best and (lambda i: i[1] <= 0 <= i[2])(mean_interval(final[best] - final[k]))]
     text += f" Not told apart from {best}: {', '.join(tied)}." if tied else f" Every other rule is behind {best} by more than its interval."
+    gained = {a["arm"]["label"]: mean_interval(np.subtract(a["evaluation"]["final"], a["evaluation"]["start"])) for a in data.arms}
+    up, down = [k for k, i in gained.items() if i[1] > 0], [k for k, i in gained.items() if i[2] < 0]
+    text += f" Better than the start model by more than the interval: {', '.join(up) or 'none'}; worse: {', '.join(down) or 'none'}."
     return text + " One training seed: the interval covers the choice of held-out prompts and sampling, not the luck of a training run."
 
 
