@@ -131,7 +131,6 @@ class ConformalBudget(RolloutPolicy):
         self.delta: Fraction | None = None if self.auto else as_level(delta)
         self.needs_answers = True if multiplicity == "risk_control" else self.score.needs_answers
         self.stop_rule: BudgetThresholds | RiskControl | None = None
-        self._requested_at: int | None = None
         self._calibrated_at: int | None = None
         if self.delta is not None:
             need = min_calibration_size(self.delta, budgets=len(self.grid) if multiplicity == "bonferroni" else 1)
@@ -152,9 +151,8 @@ class ConformalBudget(RolloutPolicy):
 
     def calibration(self, step: int) -> CalibrationRequest | None:
         """Full groups for ``n_calibration`` prompts, before step 0 and each time ``recalibrate_every`` more steps have passed."""
-        if not _is_due(step, self._requested_at, self.recalibrate_every):
+        if not _is_due(step, self._calibrated_at, self.recalibrate_every):
             return None
-        self._requested_at = step
         return CalibrationRequest(self.n_calibration, FixedBudget(self.k_max), f"stopping rule of step {step}")
 
     def calibrate(self, outcomes: Outcomes) -> None:
@@ -182,7 +180,7 @@ class ConformalBudget(RolloutPolicy):
             scores = self.score.gold_scores(chosen, self.grid, self._u(chosen))
             rule = "bonferroni" if self.multiplicity == "bonferroni" else "per_budget"
             self.stop_rule = calibrate_thresholds(scores, self.grid, self.delta, rule, score_name=self.score.name)  # type: ignore[arg-type]
-        self._calibrated_at = self._requested_at
+        self._calibrated_at = outcomes.step
 
     # -- decisions ---------------------------------------------------------------------------------------------------------
 
@@ -278,7 +276,7 @@ class ConformalBudget(RolloutPolicy):
                 f"state: got the state of {state['config']}; need that of {self._config()}; "
                 "because a rule calibrated for one is not valid for the other"
             )
-        self._calibrated_at = self._requested_at = state["calibrated_at"]
+        self._calibrated_at = state["calibrated_at"]
         self.delta = None if state["delta"] is None else Fraction(state["delta"])
         self.stop_rule = None
         if state["rule"] is not None:

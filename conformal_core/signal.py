@@ -142,7 +142,6 @@ class SignalBudget(_UntilResolved):
         self._clock: tuple[tuple[float, ...], tuple[bool, ...]] = self._read_windows()
         #: Step of the last update, and the clock under which it was sampled.
         self._updated: tuple[int, tuple[float, ...], tuple[bool, ...]] | None = None
-        self._requested_at: int | None = None
         self._calibrated_at: int | None = None
         self._designated_share = 0.0
 
@@ -190,9 +189,8 @@ class SignalBudget(_UntilResolved):
 
     def calibration(self, step: int) -> CalibrationRequest | None:
         """Offline mode: ``n_calibration`` prompts rolled until resolved, at step 0 and every ``recalibrate_every`` steps.  Else none."""
-        if self.mode == "stream" or not _is_due(step, self._requested_at, self.recalibrate_every):
+        if self.mode == "stream" or not _is_due(step, self._calibrated_at, self.recalibrate_every):
             return None
-        self._requested_at = step
         return CalibrationRequest(self.n_calibration, _UntilResolved(self.grid, self.m), f"futility clock of step {step}")
 
     def calibrate(self, outcomes: Outcomes) -> None:
@@ -201,7 +199,7 @@ class SignalBudget(_UntilResolved):
         which = self._class_of(outcomes)
         self._windows = [[int(s) for s in scores[which == c]] for c in range(len(self._windows))]
         self._clock, self._updated = self._read_windows(), None
-        self._calibrated_at = self._requested_at
+        self._calibrated_at = outcomes.step
 
     def update(self, outcomes: Outcomes) -> None:
         """Append S of the designated prompts to the window, in the order of their ids; ``ValueError`` if one was cut off."""
@@ -234,9 +232,11 @@ class SignalBudget(_UntilResolved):
     def audit(self, outcomes: Outcomes) -> Mapping[str, tuple[int, int]]:
         """``{"lost_group": (designated prompts the current clock would have cut off before they became mixed, designated prompts)}``.
 
-        Call before :meth:`update`: the window does not yet hold these prompts.  In offline mode there are none.
+        Only prompts under a finite clock are trials: while nobody gives up, nothing can be lost.  Call before :meth:`update`: the
+        window does not yet hold these prompts.  In offline mode there are none.
         """
-        mine = outcomes.take(self.designated(outcomes) & (outcomes.drawn > 0))
+        finite = np.isfinite(np.array(self._clock_of(outcomes.step)[0]))[self._class_of(outcomes)]
+        mine = outcomes.take(self.designated(outcomes) & (outcomes.drawn > 0) & finite)
         first = self._k_mix(mine)
         f = np.array(self._clock_of(outcomes.step)[0])[self._class_of(mine)]
         where = np.searchsorted(self.grid, f)  # first budget of the grid >= f
@@ -287,5 +287,5 @@ class SignalBudget(_UntilResolved):
         if state["updated"] is not None:
             step, f, short = state["updated"]
             self._updated = (int(step), tuple(float(x) for x in f), tuple(bool(x) for x in short))
-        self._calibrated_at = self._requested_at = state["calibrated_at"]
+        self._calibrated_at = state["calibrated_at"]
         self._designated_share = float(state["designated_share"])

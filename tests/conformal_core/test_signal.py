@@ -117,12 +117,17 @@ def test_a_group_mixed_at_the_cut_is_not_lost():
     assert policy.audit(late) == {"lost_group": (2, 5)}
 
 
-def test_two_updates_of_one_step_use_the_designation_it_was_sampled_under():
+@pytest.mark.parametrize("resumed_between", [False, True])
+def test_two_updates_of_one_step_use_the_designation_it_was_sampled_under(resumed_between):
     """The first half fills the window; the second half was sampled while everyone was designated and must still count."""
     policy = SignalBudget(GRID, delta="0.25", share="0.001", window=50)
     batch = population(20, 0, step=3)
     final = batch.prefix(replay(policy, batch, step=3).drawn)
     policy.update(final.take(np.arange(10)))
+    if resumed_between:
+        state = json.loads(json.dumps(policy.state_dict(), allow_nan=False))
+        policy = SignalBudget(GRID, delta="0.25", share="0.001", window=50)
+        policy.load_state_dict(state)
     policy.update(final.take(np.arange(10, 20)))
     assert policy.metrics()["window"] == 20
     assert not policy.designated(population(20, 1, step=4)).any()
