@@ -91,6 +91,7 @@ def test_packed_token_mask_removes_tokens_from_sum_and_length(pack, data):
 
 def test_two_packed_segments_and_one_pad_give_two_rows():
     rows = PackedRows(torch.tensor([-1.0, -3.0, 2.0, 99.0]), torch.ones(4), torch.tensor([0, 2, 3]))
+    assert rows.z.tolist() == [-1.0, -3.0, 2.0, 0.0]
     assert rows.length.tolist() == [2, 1]
     assert rows.sum(rows.z).tolist() == [-4.0, 2.0]
     assert rows.max(abs(rows.z)).tolist() == [3.0, 2.0]
