@@ -34,7 +34,7 @@ class RolloutPolicy(ABC):
 
     Protocol, for a batch of prompts at optimizer step ``step``::
 
-        request = policy.calibration(step)            # None, or rollouts to draw first
+        request = policy.calibration(step)            # None, or rollouts to draw first and hand to policy.calibrate
         counts = policy.first(prompt_ids, step)       # responses to draw at once
         while (extra := policy.more(outcomes)).any(): # further responses; 0 = this prompt has stopped
             ...                                       # draw them, verify them, extend outcomes
@@ -71,7 +71,10 @@ class RolloutPolicy(ABC):
         """Feedback: the final outcomes of one step.  Default: nothing is learnt."""
 
     def calibration(self, step: int) -> CalibrationRequest | None:
-        """Calibration rollouts that are due before step ``step``.  Default: none, ever."""
+        """Calibration rollouts that are due before step ``step``.  Default: none, ever.
+
+        A pure question: the clock moves when the rollouts arrive (:meth:`calibrate`), not when they are asked for.
+        """
         return None
 
     def calibrate(self, outcomes: Outcomes) -> None:

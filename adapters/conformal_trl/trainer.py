@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -440,7 +439,7 @@ def _check(model, args, train_dataset, calibration_dataset, policy, answer_fn, g
                 f"calibration_dataset: got {len(shared)} prompts that are in train_dataset too; need none; because a policy trained on "
                 "its calibration prompts is not exchangeable with fresh ones"
             )
-    request = copy.deepcopy(policy).calibration(0)  # a copy: to look ahead is not to ask
+    request = policy.calibration(0)
     if request is not None and (calibration_dataset is None or len(calibration_dataset) < request.n):
         have = 0 if calibration_dataset is None else len(calibration_dataset)
         raise ValueError(f"calibration_dataset: got {have} prompts; need {request.n}; because {policy!r} calibrates on that many")

@@ -93,7 +93,7 @@ def test_signal_trains_every_response_of_a_mixed_group(model, tokenizer, dataset
     assert totals["calibration"] == 0
     assert totals["groups_with_variance"] > 0
     assert totals["generated"] < 24 * 8
-    assert totals["audit"]["lost_group"][1] > 0
+    assert totals["audit"]["lost_group"][1] > 0  # designated prompts under a finite clock
 
 
 def test_decisions_do_not_depend_on_rollout_batches(model, tokenizer, dataset, calibration, make_config):
