@@ -127,9 +127,7 @@ def finite_T_bound(T: int, tau: float, band: tuple[float, float] = DEFAULT_BAND)
     return max_violations(T, tau, band) / T
 
 
-def carm_bound(
-    tau: float, band: tuple[float, float] = DEFAULT_BAND, *, severity: float = 0.0, geomean_tau: float | None = None
-) -> float:
+def carm_bound(tau: float, band: tuple[float, float] = DEFAULT_BAND, *, severity: float = 0.0, geomean_tau: float | None = None) -> float:
     """p_out <= min(1, log tau / (b_min + severity)) for every response that CARM accepts at `tau`.
 
     Args:

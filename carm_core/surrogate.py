@@ -40,8 +40,7 @@ def clipped_surrogate(
     xp = namespace(z, advantages)
     if not (0.0 <= clip_low < 1.0 and clip_high >= 0.0):
         raise ValueError(
-            f"clip_low, clip_high: got {clip_low}, {clip_high}; "
-            "need 0 <= clip_low < 1 and clip_high >= 0; because r = 1 is inside"
+            f"clip_low, clip_high: got {clip_low}, {clip_high}; need 0 <= clip_low < 1 and clip_high >= 0; because r = 1 is inside"
         )
     if dual_clip is not None and not dual_clip > 1.0:
         raise ValueError(f"dual_clip: got {dual_clip}; need > 1; because at most 1 would clip on-policy tokens")

@@ -39,7 +39,8 @@ def keep_mask(
     [True, False]
     """
     z = log_ratio(current.detach(), rollout.detach(), token_mask, clip=clip, nonfinite=nonfinite).z
-    return rule.keep(z, token_mask, advantages)
+    keep: Tensor = rule.keep(z, token_mask, advantages)
+    return keep
 
 
 def packed_keep_mask(
@@ -73,7 +74,8 @@ def packed_keep_mask(
     if token_mask is not None:
         live = live & (_flat(token_mask) != 0)
     z = log_ratio(current, rollout, live, clip=clip, nonfinite=nonfinite).z
-    return rule.keep_rows(PackedRows(z, live, cu_seqlens), advantages)
+    keep: Tensor = rule.keep_rows(PackedRows(z, live, cu_seqlens), advantages)
+    return keep
 
 
 def masked_policy_loss(

@@ -34,4 +34,3 @@ class PackedRows(Rows):
 
     def spread(self, per_row: Tensor) -> Tensor:
         return torch.cat([per_row, per_row.new_zeros(1)])[self.ids]
-
