@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -158,6 +159,8 @@ class ConformalBudget(RolloutPolicy):
     def calibrate(self, outcomes: Outcomes) -> None:
         """Compute delta (if automatic) and :attr:`stop_rule` from groups of ``K_max`` responses with known gold.
 
+        ``outcomes.step`` is the step of the request: it keys the random streams and sets the clock of the next calibration.
+
         Raises
         ------
         ValueError
@@ -180,6 +183,8 @@ class ConformalBudget(RolloutPolicy):
             scores = self.score.gold_scores(chosen, self.grid, self._u(chosen))
             rule = "bonferroni" if self.multiplicity == "bonferroni" else "per_budget"
             self.stop_rule = calibrate_thresholds(scores, self.grid, self.delta, rule, score_name=self.score.name)  # type: ignore[arg-type]
+        if self.auto and not self.split:
+            self.stop_rule = replace(self.stop_rule, guarantee=f"none: delta = {self.delta} was chosen by looking at the same prompts")
         self._calibrated_at = outcomes.step
 
     # -- decisions ---------------------------------------------------------------------------------------------------------

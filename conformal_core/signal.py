@@ -194,7 +194,10 @@ class SignalBudget(_UntilResolved):
         return CalibrationRequest(self.n_calibration, _UntilResolved(self.grid, self.m), f"futility clock of step {step}")
 
     def calibrate(self, outcomes: Outcomes) -> None:
-        """Replace the window by the scores of these prompts, each resolved or drawn to ``K_max``; ``ValueError`` otherwise."""
+        """Replace the window by the scores of these prompts, each resolved or drawn to ``K_max``; ``ValueError`` otherwise.
+
+        ``outcomes.step`` is the step of the request: it sets the clock of the next calibration.
+        """
         scores = self._finished(outcomes)
         which = self._class_of(outcomes)
         self._windows = [[int(s) for s in scores[which == c]] for c in range(len(self._windows))]

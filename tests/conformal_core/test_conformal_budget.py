@@ -187,6 +187,7 @@ def test_auto_delta_uses_other_prompts_than_the_thresholds_only_if_split():
     split.calibrate(table)
     missed = 1 - Fraction(int(table.passes.any(axis=1).sum()), 41)
     assert same.delta == max(missed + Fraction(1, 20), Fraction(1, 20)) and same.stop_rule.n == 41
+    assert same.stop_rule.guarantee.startswith("none: ") and split.stop_rule.guarantee.startswith("P(")
     assert split.stop_rule.n == 21 and (split.delta - Fraction(1, 20)) * 20 % 1 == 0
     assert same.stop_rule.ranks == (conformal_rank(41, same.delta),) * 3
 
