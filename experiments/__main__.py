@@ -17,7 +17,12 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m experiments", description="Train, compare and report calibrated rollout budgets.")
     sub = p.add_subparsers(dest="command", required=True, metavar="{demo,report}")
     c = sub.add_parser("demo", help="train one start model under six rollout rules and compare them", formatter_class=_Formatter)
-    c.add_argument("--model", default=d.model, metavar="embedded|smollm2|PATH", help="start model, the same for every rule")
+    c.add_argument(
+        "--model",
+        default=d.model,
+        metavar="embedded|smollm2|PATH",
+        help="start model, the same for every rule; with a larger one raise --seconds",
+    )
     c.add_argument("--seconds", type=float, default=d.seconds, help="wall-clock training seconds per rule, calibration included")
     c.add_argument("--short", action="store_true", help="8 seconds per rule and a smaller evaluation, for CI")
     c.add_argument("--out", default=d.out, metavar="DIR", help="folder of the results")
@@ -84,6 +89,8 @@ def settings(args: argparse.Namespace, argv: list[str]) -> demo.Settings:
         if args.short
         else {"seconds": args.seconds}
     )
+    if args.model != "embedded":  # a larger model samples more slowly: smaller evaluation and updates
+        short |= {"eval_prompts": 60, "eval_samples": 4, "responses": 64}
     s = demo.Settings(
         model=args.model,
         out=args.out,

@@ -289,8 +289,8 @@ def run(s: Settings) -> Path:
     out = Path(s.out)
     out.mkdir(parents=True, exist_ok=True)
     todo = arms(s.grid, s.responses)
-    for stale in out.glob("*.json"):
-        stale.unlink()
+    for arm in todo:
+        (out / f"{arm.key}.json").unlink(missing_ok=True)
     settings = out / "settings.json"
     settings.write_text(json.dumps(asdict(s), indent=1))
     began = time.perf_counter()
@@ -314,7 +314,9 @@ def run(s: Settings) -> Path:
 
 def _round(batch: list[Arm], s: Settings, settings: Path, done: int, rounds: int) -> None:
     """Start the arms of one round together and wait for all, so that none trains alone on the machine."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if s.model in ("embedded", "smollm2"):
+        env["HF_HUB_OFFLINE"] = "1"
     out = Path(s.out)
     procs = {}
     try:

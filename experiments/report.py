@@ -326,6 +326,7 @@ def budget_figure(data: Report) -> Any:
         ax.plot(x, stats[:, 0], color=colour, ls=ls, lw=1.9, label=arm["arm"]["label"])
         ax.fill_between(x, stats[:, 1], stats[:, 2], color=colour, alpha=0.16, lw=0)
     ax.set(xlabel="training time, calibration included (s)", ylabel="responses per prompt, mean k", title="Budget over time")
+    ax.set_xlim(left=0)
     ax.set_yscale("log", base=2)
     ticks = [k for k in (2, 4, 8, 16, 32, 64, 128) if k <= data.k_max]
     ax.set_yticks(ticks, [str(t) for t in ticks])

@@ -56,3 +56,27 @@ def test_every_arm_aims_at_the_same_responses_per_update():
 
 def test_every_arm_has_a_sibling_at_two_jobs():
     assert len(demo.arms()) % 2 == 0
+
+
+@pytest.mark.slow
+def test_short_run_of_one_arm_keeps_to_its_seconds(tmp_path):
+    import json
+    from dataclasses import asdict
+
+    s = demo.Settings(seconds=3, out=str(tmp_path), n_calibration=10, train_prompts=200, eval_prompts=20, eval_samples=4)
+    (tmp_path / "settings.json").write_text(json.dumps(asdict(s)))
+    command = [sys.executable, "-m", "experiments", "demo-arm", "signal", str(tmp_path / "settings.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads((tmp_path / "signal.json").read_text())
+    totals = result["totals"]
+    assert totals["seconds_total"] >= 3
+    longest = (
+        max(b["clock"] - a["clock"] for a, b in zip(result["history"], result["history"][1:], strict=False))
+        if totals["prompts"] > 16
+        else 60
+    )
+    assert totals["seconds_total"] <= 3 + 3 * longest + 1
+    assert totals["generated"] == sum(sum(h["drawn"]) for h in result["history"])
+    assert totals["trained"] <= totals["kept"] <= totals["generated"]
+    assert len(result["evaluation"]["final"]) == 20
