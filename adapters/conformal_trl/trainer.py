@@ -213,7 +213,10 @@ class CGRPOTrainer(GRPOTrainer):
             have = 0 if self.calibration_dataset is None else len(self.calibration_dataset)
             raise ValueError(f"calibration_dataset: got {have} prompts; need {request.n}; because {self.rollout_policy!r} asks for them")
         with self.ledger.phase("calibrate", absorb=True):
-            examples = [dict(self.calibration_dataset[i]) for i in range(request.n)]
+            # Drawn without replacement, keyed by (seed, step): no order of the data set matters, and calibrations share few prompts if
+            # it is large.
+            chosen = np.random.default_rng([self.args.seed, self.state.global_step]).permutation(len(self.calibration_dataset))
+            examples = [dict(self.calibration_dataset[int(i)]) for i in chosen[: request.n]]
             with tqdm(
                 total=request.n * request.rollout.k_max,
                 desc=f"calibration at step {self.state.global_step}",
@@ -383,15 +386,14 @@ class CGRPOTrainer(GRPOTrainer):
         """``(B, 1)`` mask of the configured rule on ``z = log pi_theta - log pi_rollout``; TRL's own rule if none is configured."""
         if self.mask_rule is None:
             return GRPOTrainer.get_off_policy_mask(advantages, per_token_logps, sampling_per_token_logps, mask, off_policy_threshold)
-        z = per_token_logps.detach().float() - sampling_per_token_logps.float()
+        z = carm_core.log_ratio(per_token_logps.detach(), sampling_per_token_logps, mask).z
         keep = self.mask_rule.keep(z, mask, advantages=advantages)
         if self.model.training:
             record = self.ledger.current
             record["masked"] += int((~keep).sum())
             record["masked_of"] += keep.numel()
-            room = _MAX_D_SCORES - len(record["d_scores"])
-            if room > 0:
-                record["d_scores"].extend(carm_core.carm_score(z, mask)[:room].tolist())
+            share = max(1, _MAX_D_SCORES // (self.args.steps_per_generation * self.num_iterations))  # of every pass alike
+            record["d_scores"].extend(carm_core.carm_score(z, mask)[:share].tolist())
             self._metrics["train"]["mask/seq_masked_fraction"].append(float((~keep).float().mean()))
         return keep[:, None].to(mask.dtype)
 
