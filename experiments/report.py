@@ -163,7 +163,10 @@ def verdict(data: Report) -> str:
     gained = {a["arm"]["label"]: mean_interval(np.subtract(a["evaluation"]["final"], a["evaluation"]["start"])) for a in data.arms}
     up, down = [k for k, i in gained.items() if i[1] > 0], [k for k, i in gained.items() if i[2] < 0]
     text += f" Better than the start model by more than the interval: {', '.join(up) or 'none'}; worse: {', '.join(down) or 'none'}."
-    return text + " One training seed: the interval covers the choice of held-out prompts and sampling, not the luck of a training run."
+    return (
+        text
+        + " One training seed: the interval covers the choice of held-out prompts and sampling, not the luck of a training run, nor that both were picked for being best."
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- table
