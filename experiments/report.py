@@ -165,7 +165,8 @@ def verdict(data: Report) -> str:
     text += f" Better than the start model by more than the interval: {', '.join(up) or 'none'}; worse: {', '.join(down) or 'none'}."
     return (
         text
-        + " One training seed: the interval covers the choice of held-out prompts and sampling, not the luck of a training run, nor that both were picked for being best."
+        " One training seed: the intervals cover the choice of held-out prompts and sampling, not the luck of a training run, nor "
+        "that the two compared were picked for being best."
     )
 
 
@@ -592,7 +593,8 @@ def notes(data: Report) -> str:
         "reward variance were dropped. Calibration: drawn only to set thresholds. pass@1 is the mean over prompts of the share of "
         f"{data.arms[0]['evaluation']['samples']} samples that pass. Error events are each rule's own: a false stop is a prompt "
         "stopped on a wrong answer; a lost group is one that would have become mixed and was cut off; their intervals "
-        "(Clopper-Pearson) take prompts as independent, although the policy changes during training. Certified out-of-band: no "
+        "(Clopper-Pearson) take prompts as independent, although the policy changes during training, and delta bounds "
+        "the rate on average over calibration sets: one run with few calibration prompts can lie above it. Certified out-of-band: no "
         "response that CARM accepts can have a larger share of tokens with a probability ratio outside "
         f"[{low:g}, {high:g}]."
     )
