@@ -163,16 +163,6 @@ def run_arm(key: str, s: Settings) -> Path:
     from . import arithmetic, models
     from .evaluate import evaluate
 
-    class Trainer(CGRPOTrainer):
-        """Keeps CARM scores of every pass over a generation, not of the first alone, in which they are all 0."""
-
-        def get_off_policy_mask(self, *args, **kwargs):
-            record = self.ledger.current
-            before, record["d_scores"] = record["d_scores"], []
-            mask = super().get_off_policy_mask(*args, **kwargs)
-            record["d_scores"] = before + record["d_scores"][: max(1, 64 // s.num_iterations)]
-            return mask
-
     transformers.set_seed(s.seed)
     model, tokenizer = models.load(s.model)
     data = arithmetic.splits(s.seed, n_calibration=s.n_calibration, n_eval=s.eval_prompts, n_train=s.train_prompts)
@@ -207,7 +197,7 @@ def run_arm(key: str, s: Settings) -> Path:
         logging_strategy="no",
         seed=s.seed,
     )
-    trainer = Trainer(
+    trainer = CGRPOTrainer(
         model=model,
         reward_funcs=arithmetic.reward,
         args=config,

@@ -164,8 +164,7 @@ def verdict(data: Report) -> str:
     up, down = [k for k, i in gained.items() if i[1] > 0], [k for k, i in gained.items() if i[2] < 0]
     text += f" Better than the start model by more than the interval: {', '.join(up) or 'none'}; worse: {', '.join(down) or 'none'}."
     return (
-        text
-        " One training seed: the intervals cover the choice of held-out prompts and sampling, not the luck of a training run, nor "
+        text + " One training seed: the intervals cover the choice of held-out prompts and sampling, not the luck of a training run, nor "
         "that the two compared were picked for being best."
     )
 
