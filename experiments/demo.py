@@ -165,7 +165,7 @@ def run_arm(key: str, s: Settings) -> Path:
 
     transformers.set_seed(s.seed)
     model, tokenizer = models.load(s.model)
-    data = arithmetic.splits(s.seed, n_calibration=s.n_calibration, n_eval=s.eval_prompts, n_train=s.train_prompts)
+    data = arithmetic.splits(s.seed, n_calibration=4 * s.n_calibration, n_eval=s.eval_prompts, n_train=s.train_prompts)
 
     _phase("evaluate the start model")
     start = evaluate(model, tokenizer, data.eval, samples=s.eval_samples, seed=s.seed + 1)
