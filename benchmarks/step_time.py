@@ -1,6 +1,6 @@
 """Seconds per optimizer step against stock TRL with fixed G = 32, in one run: same data, threads, loss and reward.
 
-    python -m benchmarks.step_time [--steps 12] [--rounds 3] [--out FILE.csv]
+    python -m benchmarks.step_time [--steps 4] [--rounds 2] [--out FILE.csv]
 
 A scripted policy draws (32, 32, 16, 8, 4, 4, 2, 2) responses for 8 prompts (mean k = 12.5, K_max = 32) along a budget grid; rows
 alone would give .39x.  Variants take turns in every round, and the figure is the ratio of medians over all steps after the first
@@ -20,7 +20,8 @@ import warnings
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
+from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, TrainerCallback
+from transformers.utils import logging
 from trl import GRPOConfig, GRPOTrainer
 
 from conformal_core import RolloutPolicy
@@ -103,17 +104,19 @@ def run(variant: str, model_name: str, grid: tuple[int, ...], steps: int) -> lis
             trainer = CGRPOTrainer(model, reward, config, data, processing_class=tokenizer, rollout_policy=policy)
         times = StepTimes()
         trainer.add_callback(times)
+        trainer.remove_callback(PrinterCallback)
         trainer.train()
     return times.seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
+    logging.disable_progress_bar()
     torch.set_num_threads(1)
     rows = []
     for model_name in ("5M, 48 tokens", "embedded"):
