@@ -24,6 +24,8 @@ __all__ = ["Arm", "BadInput", "Settings", "arms", "run", "run_arm"]
 
 #: Responses every arm aims at per generation step; prompts per step are this over the group size the arm is expected to draw.
 RESPONSES_PER_UPDATE = 256
+#: Mean k over K_max of the adaptive rules on the embedded model (measured in demo runs); sets their prompts per generation step.
+EXPECTED_SHARE = {"released": 0.56, "cgrpo": 0.62, "signal": 0.44}
 #: Probability-ratio band of the certificate: the clip range of GRPO with clip-higher.
 BAND = (0.8, 1.28)
 
@@ -115,26 +117,23 @@ class Arm:
 
 
 def signal_grid(grid: tuple[int, ...]) -> tuple[int, ...]:
-    """``signal`` starts where a mixed group is likely: the part of the grid from 8 on (all of it where K_max < 16)."""
-    tail = tuple(k for k in grid if k >= 8)
-    return tail if len(tail) > 1 else grid
+    """``signal`` first draws enough for a mixed group to be likely, then climbs in equal steps, so that its clock ``f`` is not rounded
+    up to the next doubling: 8, 16, 24, ... up to K_max (the grid itself where K_max < 16)."""
+    k_max = grid[-1]
+    return grid if k_max < 16 else (*range(8, k_max, 8), k_max)
 
 
 def arms(grid: tuple[int, ...] = (2, 4, 8, 16, 32), responses: int = RESPONSES_PER_UPDATE) -> list[Arm]:
     """The six rules, in the order they run: neighbours share a round of two processes.
 
-    Prompts per generation step make prompts x expected k the same for all: k itself for fixed groups, K_max / 2 assumed for the
-    adaptive rules (they decide as they go; the report shows what they realised).
+    Prompts per generation step make prompts x expected k the same for all: k itself for fixed groups, ``EXPECTED_SHARE`` x K_max for
+    the adaptive rules (they decide as they go; the report shows what they realised).
     """
     k_max = grid[-1]
     fixed = [k for k in (4, 8) if k < k_max] + [k_max]
     out = [Arm(f"fixed-{k}", f"fixed G={k}", "fixed", k, max(1, responses // k)) for k in fixed]
-    n = max(1, responses // max(1, k_max // 2))
-    out += [
-        Arm("released", "released", "released", k_max, n),
-        Arm("cgrpo", "C-GRPO risk control", "cgrpo", k_max, n),
-        Arm("signal", "signal", "signal", k_max, n),
-    ]
+    labels = {"released": "released", "cgrpo": "C-GRPO risk control", "signal": "signal"}
+    out += [Arm(key, labels[key], key, k_max, max(1, int(responses / (share * k_max)))) for key, share in EXPECTED_SHARE.items()]
     return out
 
 

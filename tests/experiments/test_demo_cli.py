@@ -51,7 +51,8 @@ def test_every_arm_aims_at_the_same_responses_per_update():
     table = demo.arms()
     assert [a.key for a in table] == ["fixed-4", "fixed-8", "fixed-32", "released", "cgrpo", "signal"]
     for arm in table:
-        assert arm.prompts * (arm.k if arm.kind == "fixed" else 16) == 256
+        expected_k = arm.k * demo.EXPECTED_SHARE.get(arm.kind, 1)
+        assert 0 <= 256 - arm.prompts * expected_k < expected_k  # the most prompts that fit
 
 
 def test_every_arm_has_a_sibling_at_two_jobs():
