@@ -8,9 +8,12 @@ DEFAULT_BAND = (0.8, 1.28)
 
 def check_tau(name: str, tau: Any) -> float:
     """A ratio-domain threshold: a number >= 1 (infinity means "reject nothing")."""
-    value = float(tau)
+    try:
+        value = float(tau)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: got {tau!r}; need a number >= 1; because it is a ratio-domain threshold") from None
     if not value >= 1.0:
-        hint = f" (did you mean {1 + value:g}?)" if 0 < value < 1 else ""
+        hint = f" (did you mean {1 + value if value < 0.5 else 1 / value:.6g}?)" if 0 < value < 1 else ""
         raise ValueError(f"{name}: got {value:g}; need >= 1; because it is a ratio-domain threshold and the score is never below 1{hint}")
     return value
 

@@ -45,6 +45,7 @@ class Rows:
 
     def advantage(self, advantages: Any) -> Any:
         """One advantage per response; per-token advantages are averaged over live tokens, so a response is decided as a whole."""
+        namespace(self.z, advantages)
         if advantages.shape == self.length.shape:
             return advantages
         if advantages.shape == (*self.length.shape, 1):

@@ -282,7 +282,7 @@ class SeqMIS(Rule):
         check_positive("cap", self.cap, "it caps a product of ratios")
 
     def accept(self, rows: Rows) -> Any:
-        return rows.sum(rows.z) <= math.log(self.cap)
+        return (rows.sum(rows.z) <= math.log(self.cap)) | (rows.length == 0)
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
         keep = self.keep_rows(rows, advantages)
@@ -332,6 +332,8 @@ class IcePop(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.conditioning != "both":
+            raise ValueError(f"conditioning: got {self.conditioning!r}; need 'both'; because IcePop drops tokens, whatever the advantage")
         if not 0 < self.alpha < self.beta:
             raise ValueError(f"alpha, beta: got {self.alpha}, {self.beta}; need 0 < alpha < beta; because they bound a ratio")
 

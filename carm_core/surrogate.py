@@ -66,7 +66,8 @@ def masked_loss(
     """-sum of the clipped surrogate over live tokens of kept responses, divided by a token count; a scalar, differentiable in z.
 
     ``normalize="fixed"`` divides by all live tokens, whatever was rejected (verl, TRL, the paper's experiments); ``"retained"`` by those
-    of kept responses (Eq. 3). `denominator` replaces the count, e.g. by one taken over all ranks. Rejected responses and dead tokens give
+    of kept responses (Eq. 3). `denominator` replaces the count, e.g. by one taken over all ranks (below 1 it is taken as 1).
+    Rejected responses and dead tokens give
     loss and gradient exactly 0 whatever they hold (NaN, inf, 1e4). With nothing kept the loss is 0 and the graph is kept, so every rank
     still runs its backward. The mask gates this policy loss only; a KL term stays the caller's.
 
@@ -94,6 +95,10 @@ def masked_loss(
     gate = keep[..., None] if keep.shape == z.shape[:-1] else keep
     if gate.shape != (*z.shape[:-1], 1):
         raise ValueError(f"keep: got shape {tuple(keep.shape)}; need {tuple(z.shape[:-1])}; because a response is kept or rejected whole")
+    if weights is not None:
+        namespace(z, weights)
+        if weights.shape != z.shape:
+            raise ValueError(f"weights: got shape {tuple(weights.shape)}; need {tuple(z.shape)}; because they weigh the tokens of z")
     live = token_mask != 0
     active = live & (gate != 0)
     safe_z = xp.where(active, upcast(z), 0.0)
@@ -103,5 +108,5 @@ def masked_loss(
         value = value * xp.where(active, upcast(weights.detach() if hasattr(weights, "detach") else weights), 0.0)
     total = xp.sum(xp.where(active, value, 0.0))
     if denominator is None:
-        denominator = xp.clip(xp.sum(live if normalize == "fixed" else active), 1, None)
-    return -total / denominator
+        denominator = xp.sum(live if normalize == "fixed" else active)
+    return -total / (xp.clip(denominator, 1, None) if hasattr(denominator, "shape") else max(denominator, 1))

@@ -38,7 +38,14 @@ class TauChoice:
 
 
 def _level(name: str, value: Level, *, open_interval: bool) -> Fraction:
-    exact = Fraction(value).limit_denominator(10**6) if isinstance(value, float) else Fraction(value)
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise ValueError
+        # numpy's narrow floats go through their shortest decimal, since float(float32(0.1)) is 0.10000000149
+        number = float(str(value)) if isinstance(value, np.floating) else value
+        exact = Fraction(number).limit_denominator(10**6) if isinstance(number, float) else Fraction(number)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        exact = Fraction(-1)
     if not (0 < exact < 1 if open_interval else 0 <= exact < 1):
         raise ValueError(f"{name}: got {value}; need {'0 <' if open_interval else '0 <='} {name} < 1; because it is a share of responses")
     return exact

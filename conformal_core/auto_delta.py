@@ -16,8 +16,10 @@ __all__ = ["auto_delta", "disjoint_split"]
 def _rational(name: str, value: Level) -> Fraction:
     """``value`` as the exact fraction that was written (a float through ``limit_denominator(10**6)``), within [0, 1]."""
     try:
-        exact = Fraction(value)
-        exact = exact.limit_denominator(10**6) if isinstance(value, (float, np.floating)) else exact
+        # numpy's narrow floats go through their shortest decimal, since float(float32(0.1)) is 0.10000000149
+        number = float(str(value)) if isinstance(value, np.floating) else value
+        exact = Fraction(number)
+        exact = exact.limit_denominator(10**6) if isinstance(number, float) else exact
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         exact = Fraction(-1)
     if isinstance(value, bool) or not 0 <= exact <= 1:

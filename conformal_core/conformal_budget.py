@@ -122,6 +122,8 @@ class ConformalBudget(RolloutPolicy):
                 f"multiplicity: got {multiplicity!r}; need 'per_budget', 'bonferroni' or 'risk_control'; because that is what delta bounds"
             )
         self.score: Score = APS() if score is None else score
+        if not isinstance(self.score, Score):
+            raise ValueError(f"score: got {score!r}; need a Score such as APS(); because it both calibrates and stops")
         self.multiplicity = multiplicity
         self.n_calibration = _positive("n_calibration", n_calibration)
         self.recalibrate_every = _positive("recalibrate_every", recalibrate_every)
@@ -171,7 +173,7 @@ class ConformalBudget(RolloutPolicy):
         if self.auto:
             first = rows
             if self.split:
-                idx_delta, idx_q = disjoint_split(outcomes.n, seed=(self.seed, outcomes.step))
+                idx_delta, idx_q = disjoint_split(outcomes.n, seed=(self.seed % 2**64, outcomes.step))
                 first, rows = rows[idx_delta], rows[idx_q]
             solved = outcomes.passes[first, : self.k_max].any(axis=1)
             self.delta = auto_delta(int(solved.sum()), len(first), epsilon=self.epsilon)
@@ -276,9 +278,9 @@ class ConformalBudget(RolloutPolicy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`; raises ``ValueError`` if it was saved by a policy with other arguments."""
-        if state["config"] != self._config():
+        if state.get("config") != self._config():
             raise ValueError(
-                f"state: got the state of {state['config']}; need that of {self._config()}; "
+                f"state: got the state of {state.get('config')}; need that of {self._config()}; "
                 "because a rule calibrated for one is not valid for the other"
             )
         self._calibrated_at = state["calibrated_at"]

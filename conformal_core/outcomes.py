@@ -38,7 +38,8 @@ class Outcomes:
     gold : array of int64, shape (n,), optional
         Code of the gold answer in the same coding.  ``None`` where it is unknown, as at inference.
     step : int
-        Optimizer step at which the responses were drawn; part of the key of the random streams.
+        Optimizer step at which the responses were drawn; part of the key of the random streams, and the clock of policies that
+        calibrate: it must advance from one batch of training to the next.
 
     Raises
     ------
@@ -61,8 +62,13 @@ class Outcomes:
     step: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("prompt_ids", "drawn"):
+            value = getattr(self, name)
+            if value is not None and np.asarray(value).size and np.asarray(value).dtype.kind not in "iu":
+                raise ValueError(f"{name}: got {np.asarray(value).dtype}; need integers; because they are ids and counts")
         ids = np.asarray(self.prompt_ids, dtype=np.uint64)
         passes = np.asarray(self.passes)
+        object.__setattr__(self, "step", int(self.step))
         if passes.ndim != 2 or passes.dtype != np.bool_:
             raise ValueError(
                 f"passes: got {passes.dtype} of shape {passes.shape}; need bool of shape (prompts, responses); "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, Literal
@@ -216,6 +217,12 @@ class SignalBudget(_UntilResolved):
         for c, window in enumerate(self._windows):
             window.extend(int(s) for s in scores[which == c])
             del window[: -self.window]
+        if self._updated is not None and self._updated[0] == outcomes.step and self._clock != (f, short):
+            warnings.warn(
+                f"outcomes.step: got {outcomes.step} again after an update; the clock of before that update stays in force until the "
+                "step advances",
+                stacklevel=2,
+            )
         self._updated = (outcomes.step, f, short)
         self._clock = self._read_windows()
 
@@ -279,9 +286,9 @@ class SignalBudget(_UntilResolved):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`; raises ``ValueError`` if it was saved by a policy with other arguments."""
-        if state["config"] != self._config():
+        if state.get("config") != self._config():
             raise ValueError(
-                f"state: got the state of {state['config']}; need that of {self._config()}; "
+                f"state: got the state of {state.get('config')}; need that of {self._config()}; "
                 "because a clock calibrated for one is not valid for the other"
             )
         self._windows = [[int(s) for s in w] for w in state["windows"]]

@@ -135,7 +135,7 @@ def calibrate_thresholds(
         raise ValueError(f"scores: got shape {scores.shape}; need (n, {len(grid)}); because there is one column per budget of {grid}")
     if multiplicity not in ("per_budget", "bonferroni"):
         raise ValueError(f"multiplicity: got {multiplicity!r}; need 'per_budget' or 'bonferroni'; because those set the level of a budget")
-    if checkpoints < 1 or (checkpoints > 1 and multiplicity != "bonferroni"):
+    if not isinstance(checkpoints, (int, np.integer)) or checkpoints < 1 or (checkpoints > 1 and multiplicity != "bonferroni"):
         raise ValueError(f"checkpoints: got {checkpoints}; need 1, or more under 'bonferroni'; because only that divides the level")
     total = as_level(delta)
     tests = len(grid) * checkpoints if multiplicity == "bonferroni" else 1

@@ -58,8 +58,8 @@ def packed_keep_mask(
 
     Args:
         current, rollout: (N,) or (1, N); tokens after cu_seqlens[-1] are padding.
-        cu_seqlens: (B + 1,) integer boundaries, as flash-attention takes them.
-        advantages: (B,) or (N,).
+        cu_seqlens: (B + 1,) ascending integer boundaries within [0, N], as flash-attention takes them; not checked (no host sync).
+        advantages: (B,), (N,) or (1, N).
         token_mask: optional (N,) or (1, N), non-zero at tokens the policy generated; all tokens when absent.
 
     Raises: ValueError for shapes that differ, more than one packed row, or missing advantages.
@@ -74,6 +74,8 @@ def packed_keep_mask(
     if token_mask is not None:
         live = live & (_flat(token_mask) != 0)
     z = log_ratio(current, rollout, live, clip=clip, nonfinite=nonfinite).z
+    if advantages is not None and advantages.shape == (1, current.numel()):
+        advantages = advantages[0]
     keep: Tensor = rule.keep_rows(PackedRows(z, live, cu_seqlens), advantages)
     return keep
 

@@ -128,7 +128,8 @@ def test_two_updates_of_one_step_use_the_designation_it_was_sampled_under(resume
         state = json.loads(json.dumps(policy.state_dict(), allow_nan=False))
         policy = SignalBudget(GRID, delta="0.25", share="0.001", window=50)
         policy.load_state_dict(state)
-    policy.update(final.take(np.arange(10, 20)))
+    with pytest.warns(UserWarning, match="step: got 3 again"):
+        policy.update(final.take(np.arange(10, 20)))
     assert policy.metrics()["window"] == 20
     assert not policy.designated(population(20, 1, step=4)).any()
 
