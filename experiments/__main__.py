@@ -115,6 +115,14 @@ def settings(args: argparse.Namespace, argv: list[str]) -> demo.Settings:
         models.check(args.model)
     except (ValueError, OSError) as error:
         raise demo.BadInput(" ".join(str(error).split())) from None
+    try:
+        demo.problems(s)
+    except ValueError as error:
+        raise demo.BadInput(" ".join(str(error).split())) from None
+    try:
+        Path(s.out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise demo.BadInput(f"out: got {s.out}; need a folder that can be written; because {error.strerror}") from None
     return s
 
 

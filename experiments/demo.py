@@ -83,6 +83,13 @@ class Settings:
             raise BadInput(
                 f"tau: got {self.tau:g}; need tau >= 1; because it is a ratio: 1.02 lets log-probabilities drift by 2% on average"
             )
+        for name in ("num_iterations", "recalibrate_every", "responses", "train_prompts", "eval_prompts", "eval_samples"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name.replace('_', '-')}: got {getattr(self, name)}; need at least 1; because it counts")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise BadInput(f"lr: got {self.learning_rate:g}; need a number above 0; because it scales every update")
+        if not 0 <= self.seed < 2**32:
+            raise BadInput(f"seed: got {self.seed}; need 0 <= seed < 2**32; because it seeds NumPy and torch")
         if self.jobs < 1:
             raise BadInput(f"jobs: got {self.jobs}; need at least 1; because it counts arms that run at the same time")
 
@@ -140,6 +147,13 @@ def arms(grid: tuple[int, ...] = (2, 4, 8, 16, 32), responses: int = RESPONSES_P
 # ------------------------------------------------------------------------------------------------------------ one arm
 
 
+def problems(s: Settings) -> Any:
+    """Calibration, evaluation and training problems; every calibration draws its prompts from four times as many."""
+    from . import arithmetic
+
+    return arithmetic.splits(s.seed, n_calibration=4 * s.n_calibration, n_eval=s.eval_prompts, n_train=s.train_prompts)
+
+
 def run_arm(key: str, s: Settings) -> Path:
     """Train and evaluate one arm in this process; returns the path of its JSON."""
     arm = next(a for a in arms(s.grid, s.responses) if a.key == key)
@@ -164,7 +178,7 @@ def run_arm(key: str, s: Settings) -> Path:
 
     transformers.set_seed(s.seed)
     model, tokenizer = models.load(s.model)
-    data = arithmetic.splits(s.seed, n_calibration=4 * s.n_calibration, n_eval=s.eval_prompts, n_train=s.train_prompts)
+    data = problems(s)
 
     _phase("evaluate the start model")
     start = evaluate(model, tokenizer, data.eval, samples=s.eval_samples, seed=s.seed + 1)

@@ -32,8 +32,9 @@ class CGRPOConfig(GRPOConfig):
     success_threshold : float
         A response passes iff its weighted total reward exceeds this number.
     old_logps : {"rollout", "recompute"}
-        Denominator of the importance ratio: the log-probabilities recorded while sampling (the CARM paper's ratio, and one
-        forward pass less), or TRL's recomputation with the weights at generation time.
+        Denominator of the importance ratio, and what the mask compares with: the log-probabilities recorded while sampling (one forward
+        pass less), or a scoring pass over the trained rows with the weights that sampled them.  Settings that edit logits while sampling
+        (``repetition_penalty``, ``min_new_tokens``, ...) need ``"recompute"``.
     rollout_batch_size, calibration_batch_size : int
         Most rows per call of ``generate``, while training and while calibrating.
     max_seconds : float or None
@@ -77,11 +78,15 @@ class CGRPOConfig(GRPOConfig):
             raise ValueError(f"response_mask_threshold: got {tau!r}; need a ratio >= 1; because tau bounds exp(mean |log-ratio|){hint}")
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ValueError(f"max_seconds: got {self.max_seconds!r}; need a positive number of seconds; because it limits training")
+        if not math.isfinite(self.success_threshold):
+            raise ValueError(
+                f"success_threshold: got {self.success_threshold!r}; need a finite number; because rewards are compared with it"
+            )
         for name in ("rollout_batch_size", "calibration_batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)!r}; need at least 1; because it counts rows per generate call")
         if self.response_mask != "none":
-            if self.off_policy_mask_threshold is not None:
+            if self.off_policy_mask_threshold not in (None, math.log(tau)):
                 raise ValueError(
                     f"off_policy_mask_threshold: got {self.off_policy_mask_threshold!r} beside response_mask="
                     f"{self.response_mask!r}; need one of the two; because both use TRL's off-policy hook"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
 from transformers import AutoConfig, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -29,7 +30,25 @@ from .sampling import sample
 __all__ = ["CGRPOTrainer"]
 
 _STATE_FILE = "rollout_policy.json"
+_BUFFER_FILE = "rollout_buffer.pt"
 _MAX_D_SCORES = 64
+#: Generation settings that edit logits before sampling, with their neutral values.
+_LOGIT_EDITS = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "bad_words_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": 1.0,
+    "watermarking_config": None,
+}
 
 
 @dataclass
@@ -44,6 +63,7 @@ class _Group:
     rewards: list[float] = field(default_factory=list)
     per_function: list[list[float]] = field(default_factory=list)
     texts: list[Any] = field(default_factory=list)
+    extra: list[dict[str, Any]] = field(default_factory=list)
 
 
 class _Clock(TrainerCallback):
@@ -127,12 +147,46 @@ class CGRPOTrainer(GRPOTrainer):
             raise ValueError(
                 f"num_processes: got {self.accelerator.num_processes}; need 1; because budgets are not yet synchronised over ranks"
             )
+        passes = args.steps_per_generation * self.num_iterations
+        self._off_policy = args.gradient_accumulation_steps % passes != 0
         self.add_callback(_Clock(self))
+        self._check_sampling()
         self._warn_if_inert()
 
+    def _check_sampling(self) -> None:
+        """Refuse sampling that the recorded log-probabilities do not describe."""
+        asked: dict[str, Any] = {}  # as `generate` reads them: what is unset comes from the model's own generation config
+        for source in (self.model.generation_config.to_dict(), self.generation_config.to_dict(), self.args.generation_kwargs or {}):
+            asked |= {name: value for name, value in source.items() if value is not None}
+        several = [name for name in ("num_beams", "num_return_sequences") if (asked.get(name) or 1) > 1]
+        if several:
+            raise ValueError(f"{several[0]}: got {asked[several[0]]}; need 1; because a rollout is one sampled response per row")
+        edits = [name for name, neutral in _LOGIT_EDITS.items() if asked.get(name) not in (None, neutral)]
+        if edits and (self.mask_rule is not None or self._off_policy) and self.args.old_logps == "rollout":
+            raise ValueError(
+                f'old_logps: got "rollout" beside {edits[0]}={asked[edits[0]]!r}; need "recompute"; because that setting edits logits '
+                "while sampling, so recorded log-probabilities are not the policy's"
+            )
+
     def _warn_if_inert(self) -> None:
+        steps, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
+        if steps % accumulation:
+            warnings.warn(
+                f"steps_per_generation: got {steps} with gradient_accumulation_steps={accumulation}; an accumulation window then spans "
+                "generations, which weigh alike however many of their rows were pruned",
+                stacklevel=3,
+            )
+        if self.args.kl_on_pruned and self.beta == 0:
+            warnings.warn("kl_on_pruned: has no effect with beta=0; there is no KL term", stacklevel=3)
+        if self.calibration_dataset is not None and self.rollout_policy.calibration(0) is None:
+            warnings.warn(f"calibration_dataset: is not used; {self.rollout_policy!r} asks for no calibration", stacklevel=3)
+        if self.gold_column is not None and self.answer_fn is None:
+            warnings.warn("gold_column: is not used without answer_fn", stacklevel=3)
         if self.mask_rule is None:
             return
+        dropout = any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in self.model.modules())
+        if dropout or (getattr(self.model.config, "attention_dropout", 0.0) or 0.0) > 0:
+            warnings.warn("dropout: the trained policy is not the one that sampled; the mask counts its noise as drift", stacklevel=3)
         truncated = [n for n, off in (("top_p", 1.0), ("top_k", 0), ("min_p", None)) if getattr(self.args, n) not in (off, None)]
         if truncated:
             warnings.warn(
@@ -140,8 +194,7 @@ class CGRPOTrainer(GRPOTrainer):
                 "log-ratio understates the drift by the truncated mass",
                 stacklevel=3,
             )
-        passes = self.args.steps_per_generation * self.num_iterations
-        if self.args.gradient_accumulation_steps % passes == 0:
+        if not self._off_policy:
             warnings.warn(
                 "response_mask: every rollout trains once, before the first optimizer step after it was drawn, so log-ratios are "
                 "numerical noise and the mask rejects nothing; raise num_iterations or steps_per_generation",
@@ -158,12 +211,13 @@ class CGRPOTrainer(GRPOTrainer):
         tokenized, _, _ = self._tokenize_prompts([e["prompt"] for e in examples])
         groups = [_Group(e, ids) for e, ids in zip(examples, tokenized, strict=True)]
         ids = prompt_ids([_text(e["prompt"]) for e in examples])
-        counts = np.asarray(policy.first(ids, step))
         live = np.arange(len(groups))
+        counts = _checked_counts(policy, policy.first(ids, step), np.zeros(len(groups), np.int64))
         while counts.any():
             self._draw([groups[i] for i in np.repeat(live, counts)], batch_size, bar)
             live = live[counts > 0]
-            counts = np.asarray(policy.more(self._outcomes([groups[i] for i in live], ids[live], step)))
+            outcomes = self._outcomes([groups[i] for i in live], ids[live], step)
+            counts = _checked_counts(policy, policy.more(outcomes), outcomes.drawn)
         return groups, self._outcomes(groups, ids, step)
 
     def _draw(self, rows: list[_Group], batch_size: int, bar=None) -> None:
@@ -178,15 +232,26 @@ class CGRPOTrainer(GRPOTrainer):
             with self.ledger.phase("reward"):
                 prompts = [g.example["prompt"] for g in chunk]
                 scores = self._calculate_rewards([g.example for g in chunk], prompts, completions, ids)
+                if scores.isinf().any():
+                    name = self.reward_func_names[int(scores.isinf().any(0).int().argmax())]
+                    raise ValueError(f"reward: got an infinite value from {name}; need finite numbers or None; because they are averaged")
                 totals = (scores * self.reward_weights.to(scores.device)).nansum(1)
                 totals[scores.isnan().all(1)] = torch.nan
                 answers = [None if self.answer_fn is None else self.answer_fn(t) for t in texts]
             self.ledger.add(reward_calls=len(chunk))
+            extra = {column: list(values) for column, values in self._pending_extra_logs.items()}
+            self._pending_extra_logs.clear()
+            for column, values in extra.items():
+                if len(values) != len(chunk):
+                    raise ValueError(
+                        f"log_extra: got {len(values)} values of {column!r}; need {len(chunk)}; because there is one per completion"
+                    )
             for row, (group, completion) in enumerate(zip(chunk, completions, strict=True)):
                 group.ids.append(ids[row])
                 group.logps.append(logps[row])
                 group.answers.append(answers[row])
                 group.texts.append(completion)
+                group.extra.append({column: values[row] for column, values in extra.items()})
             for group, total, per_function in zip(chunk, totals.tolist(), scores.tolist(), strict=True):
                 group.rewards.append(total)
                 group.per_function.append(per_function)
@@ -226,6 +291,7 @@ class CGRPOTrainer(GRPOTrainer):
             ) as bar:
                 groups, outcomes = self._roll_out(examples, request.rollout, self.args.calibration_batch_size, bar)
             self.rollout_policy.calibrate(outcomes)
+            self._pending_metrics.clear()  # what reward functions logged about calibration is not about training
         self.ledger.add(calibration=int(outcomes.drawn.sum()), calibration_tokens=sum(len(ids) for g in groups for ids in g.ids))
 
     # ------------------------------------------------------------------ one generation step
@@ -237,7 +303,13 @@ class CGRPOTrainer(GRPOTrainer):
         self._calibrate()
         groups, outcomes = self._roll_out(inputs[:: self.num_generations], self.rollout_policy, self.args.rollout_batch_size)
         policy = self.rollout_policy
-        kept = np.asarray(policy.keep(outcomes)) & outcomes.live
+        kept = np.asarray(policy.keep(outcomes))
+        if kept.shape != outcomes.passes.shape or kept.dtype != bool:
+            raise ValueError(
+                f"keep: got {kept.dtype} of shape {kept.shape} from {policy!r}; need bool of shape {outcomes.passes.shape}; "
+                "because each response is kept or not"
+            )
+        kept &= outcomes.live
         record = self.ledger.current
         record["audit"] = {event: list(count) for event, count in policy.audit(outcomes).items()}
         own = policy.advantages(outcomes)
@@ -250,11 +322,18 @@ class CGRPOTrainer(GRPOTrainer):
         rewards[~torch.from_numpy(kept)] = torch.nan
         advantages, varies = group_advantages(rewards, self.scale_rewards)
         if own is not None:
+            if np.shape(own) != outcomes.passes.shape or not np.isfinite(np.asarray(own)[kept]).all():
+                raise ValueError(
+                    f"advantages: got shape {np.shape(own)} from {policy!r}; need finite numbers of shape {outcomes.passes.shape}; "
+                    "because they weigh responses"
+                )
             advantages = torch.as_tensor(own, dtype=torch.float32)
             varies = (torch.where(torch.from_numpy(kept), advantages, 0.0) != 0).any(1)
         train = ~rewards.isnan()
         if self.args.prune == "zero_variance" and not (self.args.kl_on_pruned and self.beta > 0):
             train &= varies[:, None]
+        if self.mask_truncated_completions:
+            train &= torch.tensor([[j < len(g.ids) and g.ids[j][-1] in self.eos_token_ids for j in range(train.size(1))] for g in groups])
         cells = train.nonzero().tolist()
         batch = compact_batch(
             [groups[i].prompt for i, _ in cells],
@@ -264,10 +343,6 @@ class CGRPOTrainer(GRPOTrainer):
             self._tokenizer.pad_token_id,
             self.accelerator.device,
         )
-        if self.mask_truncated_completions:
-            ended = torch.tensor([groups[i].ids[j][-1] in self.eos_token_ids for i, j in cells], device=self.accelerator.device)
-            batch["completion_mask"] = batch["completion_mask"] * ended[:, None] if cells else batch["completion_mask"]
-            batch["num_items_in_batch"] = batch["completion_mask"].sum()
         self._add_logps(batch)
         lengths = [len(ids) for g in groups for ids in g.ids]
         self.ledger.add(
@@ -289,12 +364,10 @@ class CGRPOTrainer(GRPOTrainer):
     def _add_logps(self, batch: dict[str, Any]) -> None:
         """Denominator of the ratio and, with ``beta > 0``, reference log-probabilities: of the trained rows only."""
         rows = batch["advantages"].size(0)
-        passes = self.args.steps_per_generation * self.num_iterations
-        off_policy = self.args.gradient_accumulation_steps % passes != 0
-        if off_policy and self.args.old_logps == "rollout":
+        if self.args.old_logps == "recompute" and rows and (self._off_policy or self.mask_rule is not None):
+            batch["sampling_per_token_logps"] = self._score(self.model, batch)
+        if self._off_policy:
             batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
-        elif off_policy and rows:
-            batch["old_per_token_logps"] = self._score(self.model, batch)
         if self.beta != 0.0 and rows:
             if self.ref_model is not None:
                 batch["ref_per_token_logps"] = self._score(self.ref_model, batch)
@@ -349,9 +422,8 @@ class CGRPOTrainer(GRPOTrainer):
             self._logs["advantages"].extend(advantages[i, : len(group.ids)].tolist())
         for i, name in enumerate(self.reward_func_names):
             self._logs["rewards"][name].extend(per_function[:, i].tolist() if len(per_function) else [])
-        for column in sorted(self._pending_extra_logs):
-            self._logs["extra"][column].extend(self._pending_extra_logs[column])
-        self._pending_extra_logs.clear()
+        for column in sorted({column for g in groups for row in g.extra for column in row}):
+            self._logs["extra"][column].extend(row.get(column) for g in groups for row in g.extra)
         for name, values in self._pending_metrics.items():
             metrics[name].append(sum(values) / len(values))
         self._pending_metrics.clear()
@@ -376,8 +448,8 @@ class CGRPOTrainer(GRPOTrainer):
         rows = inputs["advantages"].size(0)
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        if rows == 0:  # nothing to learn from: a zero that keeps a graph, and no forward
-            return sum(p.flatten()[0] * 0.0 for p in list(model.parameters())[:1])
+        if rows == 0:  # nothing to learn from: no forward, and no parameter gets a gradient that an optimizer would act on
+            return torch.zeros((), device=self.accelerator.device, requires_grad=True)
         self.ledger.add(forward_rows=rows)
         loss = super()._compute_loss(model, inputs)
         return loss * inputs["row_weight"] if self.loss_type in ROW_MEAN_LOSSES else loss
@@ -403,7 +475,8 @@ class CGRPOTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         with open(os.path.join(folder, _STATE_FILE), "w", encoding="utf-8") as file:
-            json.dump({"policy": self.rollout_policy.state_dict(), "ledger": self.ledger.state_dict()}, file)
+            json.dump({"policy": self.rollout_policy.state_dict(), "ledger": self.ledger.state_dict(), "micro_step": self._step}, file)
+        torch.save(self._buffered_inputs, os.path.join(folder, _BUFFER_FILE))
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -416,10 +489,23 @@ class CGRPOTrainer(GRPOTrainer):
             state = json.load(file)
         self.rollout_policy.load_state_dict(state["policy"])
         self.ledger.load_state_dict(state["ledger"])
+        self._step = state["micro_step"]
+        self._buffered_inputs = torch.load(os.path.join(checkpoint, _BUFFER_FILE), weights_only=True)
 
 
 def _text(prompt: Any) -> str:
     return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, ensure_ascii=False)
+
+
+def _checked_counts(policy: RolloutPolicy, counts: Any, drawn: np.ndarray) -> np.ndarray:
+    """What a policy asked for, or one line that says why it cannot be had."""
+    counts = np.asarray(counts)
+    if counts.shape != drawn.shape or counts.dtype.kind not in "iu" or (counts < 0).any() or (drawn + counts > policy.k_max).any():
+        raise ValueError(
+            f"rollout_policy: got counts {counts.tolist()} after {drawn.tolist()} responses; need integers >= 0 that keep every prompt "
+            f"within {policy.k_max}; because {policy!r} has that k_max"
+        )
+    return counts
 
 
 def _check(model, args, train_dataset, calibration_dataset, policy, answer_fn, gold_column, kwargs) -> None:
@@ -432,15 +518,29 @@ def _check(model, args, train_dataset, calibration_dataset, policy, answer_fn, g
         raise ValueError(
             f"num_generations: got {args.num_generations}; need {policy.k_max}; because it is the largest group {policy!r} may draw"
         )
-    if train_dataset is None or (hasattr(train_dataset, "__len__") and len(train_dataset) == 0):
+    if train_dataset is None or (isinstance(train_dataset, Dataset) and len(train_dataset) == 0):
         raise ValueError("train_dataset: got no rows; need at least one prompt; because there is nothing to train on")
-    if calibration_dataset is not None and hasattr(train_dataset, "__len__"):
+    for name, data in (("train_dataset", train_dataset), ("calibration_dataset", calibration_dataset)):
+        if data is None or (name == "train_dataset" and isinstance(data, IterableDataset)):
+            continue
+        if not isinstance(data, Dataset):
+            raise ValueError(f"{name}: got {type(data).__name__}; need a datasets.Dataset; because prompts are drawn by index")
+        if "prompt" not in data.column_names:
+            raise ValueError(
+                f"{name}: got columns {', '.join(data.column_names)}; need a column prompt; because responses are drawn for it"
+            )
+    prompts = args.generation_batch_size // args.num_generations
+    if isinstance(train_dataset, Dataset) and len(train_dataset) < prompts:
+        raise ValueError(f"train_dataset: got {len(train_dataset)} prompts; need {prompts}; because every generation step draws that many")
+    if calibration_dataset is not None and isinstance(train_dataset, Dataset):
         shared = {_text(p) for p in calibration_dataset["prompt"]} & {_text(p) for p in train_dataset["prompt"]}
         if shared:
             raise ValueError(
                 f"calibration_dataset: got {len(shared)} prompts that are in train_dataset too; need none; because a policy trained on "
                 "its calibration prompts is not exchangeable with fresh ones"
             )
+    elif calibration_dataset is not None:
+        warnings.warn("calibration_dataset: cannot be compared with a train_dataset that is a stream; keep them disjoint", stacklevel=3)
     request = policy.calibration(0)
     if request is not None and (calibration_dataset is None or len(calibration_dataset) < request.n):
         have = 0 if calibration_dataset is None else len(calibration_dataset)
@@ -450,7 +550,7 @@ def _check(model, args, train_dataset, calibration_dataset, policy, answer_fn, g
         raise ValueError(f"{missing}: got None; need one; because {policy!r} compares answers")
     if gold_column is not None:
         for name, data in (("train_dataset", train_dataset), ("calibration_dataset", calibration_dataset)):
-            if data is not None and gold_column not in data.column_names:
+            if data is not None and data.column_names is not None and gold_column not in data.column_names:
                 raise ValueError(
                     f"gold_column: got {gold_column!r}; need a column of {name} ({', '.join(data.column_names)}); because it holds gold"
                 )
@@ -468,7 +568,8 @@ def _check(model, args, train_dataset, calibration_dataset, policy, answer_fn, g
         )
     if isinstance(model, str):
         try:
-            AutoConfig.from_pretrained(model)
+            wanted = ("subfolder", "revision", "trust_remote_code", "cache_dir", "token")
+            AutoConfig.from_pretrained(model, **{k: v for k, v in (args.model_init_kwargs or {}).items() if k in wanted})
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"model: got {model!r}; need a folder with config.json or a loadable model id; because {str(error).splitlines()[0]}"

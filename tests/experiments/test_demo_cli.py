@@ -23,6 +23,11 @@ BAD = {
     "delta": (["--delta", "1.5"], "0 < delta < 1"),
     "tau": (["--tau", "0.02"], "tau >= 1"),
     "jobs": (["--jobs", "0"], "at least 1"),
+    "iterations": (["--num-iterations", "0"], "num-iterations: got 0"),
+    "recalibration": (["--recalibrate-every", "0"], "recalibrate-every: got 0"),
+    "learning rate": (["--lr", "nan"], "lr: got nan"),
+    "seed": (["--seed", "-1"], "0 <= seed"),
+    "more problems than there are": (["--n-calibration", "1000000"], "distinct additions"),
 }
 GUARD = (
     "import sys, runpy; sys.argv = ['experiments'] + sys.argv[1:]\n"
