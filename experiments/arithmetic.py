@@ -159,6 +159,16 @@ def reward(completions: list[str], answer: list[str], **_: Any) -> list[float]:
     return [float(extract_answer(text) == str(gold)) for text, gold in zip(completions, answer, strict=True)]
 
 
+def few_shot(problems: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The same problems for a general language model: four worked additions, spaces, one line each.
+
+    >>> few_shot([{"prompt": "7+8=", "answer": "15"}])[0]["prompt"].splitlines()[-1]
+    '7 + 8 ='
+    """
+    shots = "3 + 4 = 7\n25 + 11 = 36\n9 + 6 = 15\n40 + 38 = 78\n"
+    return [{**p, "prompt": shots + p["prompt"].replace("+", " + ").replace("=", " =")} for p in problems]
+
+
 def to_dataset(problems: Sequence[Problem]) -> Dataset:
     """A `datasets.Dataset` with the columns ``prompt`` and ``answer``, in the given order."""
     from datasets import Dataset

@@ -151,7 +151,11 @@ def problems(s: Settings) -> Any:
     """Calibration, evaluation and training problems; every calibration draws its prompts from four times as many."""
     from . import arithmetic
 
-    return arithmetic.splits(s.seed, n_calibration=4 * s.n_calibration, n_eval=s.eval_prompts, n_train=s.train_prompts)
+    sizes = {"n_calibration": 4 * s.n_calibration, "n_eval": s.eval_prompts, "n_train": s.train_prompts}
+    if s.model == "embedded":
+        return arithmetic.splits(s.seed, **sizes)
+    lists = arithmetic.splits(s.seed, **sizes, digits=(1, 2))
+    return lists._make(arithmetic.few_shot(rows) for rows in lists)
 
 
 def run_arm(key: str, s: Settings) -> Path:
@@ -179,6 +183,9 @@ def run_arm(key: str, s: Settings) -> Path:
     transformers.set_seed(s.seed)
     model, tokenizer = models.load(s.model)
     data = problems(s)
+    if s.model != "embedded":  # an answer ends with its line; set on the model, so that TRL and evaluation agree on what ends a response
+        newlines = [ids[0] for text in ("\n", "\n\n") if len(ids := tokenizer.encode(text, add_special_tokens=False)) == 1]
+        model.generation_config.eos_token_id = [tokenizer.eos_token_id, *newlines]
 
     _phase("evaluate the start model")
     start = evaluate(model, tokenizer, data.eval, samples=s.eval_samples, seed=s.seed + 1)
