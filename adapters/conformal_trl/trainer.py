@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
-from transformers import AutoConfig, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.data_utils import is_conversational
@@ -22,6 +21,7 @@ from trl.data_utils import is_conversational
 import carm_core
 from conformal_core import NOT_DRAWN, FixedBudget, Outcomes, RolloutPolicy, encode_answers, prompt_ids
 
+from .checks import LOGIT_EDITS, check_arguments, checked_counts, prompt_text
 from .config import CGRPOConfig
 from .ledger import Ledger
 from .rows import ROW_MEAN_LOSSES, compact_batch, group_advantages, split_rows
@@ -32,23 +32,6 @@ __all__ = ["CGRPOTrainer"]
 _STATE_FILE = "rollout_policy.json"
 _BUFFER_FILE = "rollout_buffer.pt"
 _MAX_D_SCORES = 64
-#: Generation settings that edit logits before sampling, with their neutral values.
-_LOGIT_EDITS = {
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "bad_words_ids": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "sequence_bias": None,
-    "exponential_decay_length_penalty": None,
-    "guidance_scale": 1.0,
-    "watermarking_config": None,
-}
 
 
 @dataclass
@@ -135,7 +118,7 @@ class CGRPOTrainer(GRPOTrainer):
         if not isinstance(args, CGRPOConfig):
             raise ValueError(f"args: got {type(args).__name__}; need CGRPOConfig; because budgets and masks are configured there")
         policy = FixedBudget(args.num_generations) if rollout_policy is None else rollout_policy
-        _check(model, args, train_dataset, calibration_dataset, policy, answer_fn, gold_column, kwargs)
+        check_arguments(model, args, train_dataset, calibration_dataset, policy, answer_fn, gold_column, kwargs)
         self.rollout_policy = policy
         self.calibration_dataset = calibration_dataset
         self.answer_fn, self.gold_column = answer_fn, gold_column
@@ -161,7 +144,7 @@ class CGRPOTrainer(GRPOTrainer):
         several = [name for name in ("num_beams", "num_return_sequences") if (asked.get(name) or 1) > 1]
         if several:
             raise ValueError(f"{several[0]}: got {asked[several[0]]}; need 1; because a rollout is one sampled response per row")
-        edits = [name for name, neutral in _LOGIT_EDITS.items() if asked.get(name) not in (None, neutral)]
+        edits = [name for name, neutral in LOGIT_EDITS.items() if asked.get(name) not in (None, neutral)]
         if edits and (self.mask_rule is not None or self._off_policy) and self.args.old_logps == "rollout":
             raise ValueError(
                 f'old_logps: got "rollout" beside {edits[0]}={asked[edits[0]]!r}; need "recompute"; because that setting edits logits '
@@ -210,14 +193,14 @@ class CGRPOTrainer(GRPOTrainer):
         step = self.state.global_step
         tokenized, _, _ = self._tokenize_prompts([e["prompt"] for e in examples])
         groups = [_Group(e, ids) for e, ids in zip(examples, tokenized, strict=True)]
-        ids = prompt_ids([_text(e["prompt"]) for e in examples])
+        ids = prompt_ids([prompt_text(e["prompt"]) for e in examples])
         live = np.arange(len(groups))
-        counts = _checked_counts(policy, policy.first(ids, step), np.zeros(len(groups), np.int64))
+        counts = checked_counts(policy, policy.first(ids, step), np.zeros(len(groups), np.int64))
         while counts.any():
             self._draw([groups[i] for i in np.repeat(live, counts)], batch_size, bar)
             live = live[counts > 0]
             outcomes = self._outcomes([groups[i] for i in live], ids[live], step)
-            counts = _checked_counts(policy, policy.more(outcomes), outcomes.drawn)
+            counts = checked_counts(policy, policy.more(outcomes), outcomes.drawn)
         return groups, self._outcomes(groups, ids, step)
 
     def _draw(self, rows: list[_Group], batch_size: int, bar=None) -> None:
@@ -491,86 +474,3 @@ class CGRPOTrainer(GRPOTrainer):
         self.ledger.load_state_dict(state["ledger"])
         self._step = state["micro_step"]
         self._buffered_inputs = torch.load(os.path.join(checkpoint, _BUFFER_FILE), weights_only=True)
-
-
-def _text(prompt: Any) -> str:
-    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, ensure_ascii=False)
-
-
-def _checked_counts(policy: RolloutPolicy, counts: Any, drawn: np.ndarray) -> np.ndarray:
-    """What a policy asked for, or one line that says why it cannot be had."""
-    counts = np.asarray(counts)
-    if counts.shape != drawn.shape or counts.dtype.kind not in "iu" or (counts < 0).any() or (drawn + counts > policy.k_max).any():
-        raise ValueError(
-            f"rollout_policy: got counts {counts.tolist()} after {drawn.tolist()} responses; need integers >= 0 that keep every prompt "
-            f"within {policy.k_max}; because {policy!r} has that k_max"
-        )
-    return counts
-
-
-def _check(model, args, train_dataset, calibration_dataset, policy, answer_fn, gold_column, kwargs) -> None:
-    """Refuse bad input before a model is loaded."""
-    if not isinstance(policy, RolloutPolicy):
-        raise ValueError(f"rollout_policy: got {type(policy).__name__}; need a RolloutPolicy; because the trainer asks it for budgets")
-    if policy.k_max < 2:
-        raise ValueError(f"rollout_policy: got k_max {policy.k_max}; need at least 2; because a group of one has no reward variance")
-    if args.num_generations != policy.k_max:
-        raise ValueError(
-            f"num_generations: got {args.num_generations}; need {policy.k_max}; because it is the largest group {policy!r} may draw"
-        )
-    if train_dataset is None or (isinstance(train_dataset, Dataset) and len(train_dataset) == 0):
-        raise ValueError("train_dataset: got no rows; need at least one prompt; because there is nothing to train on")
-    for name, data in (("train_dataset", train_dataset), ("calibration_dataset", calibration_dataset)):
-        if data is None or (name == "train_dataset" and isinstance(data, IterableDataset)):
-            continue
-        if not isinstance(data, Dataset):
-            raise ValueError(f"{name}: got {type(data).__name__}; need a datasets.Dataset; because prompts are drawn by index")
-        if "prompt" not in data.column_names:
-            raise ValueError(
-                f"{name}: got columns {', '.join(data.column_names)}; need a column prompt; because responses are drawn for it"
-            )
-    prompts = args.generation_batch_size // args.num_generations
-    if isinstance(train_dataset, Dataset) and len(train_dataset) < prompts:
-        raise ValueError(f"train_dataset: got {len(train_dataset)} prompts; need {prompts}; because every generation step draws that many")
-    if calibration_dataset is not None and isinstance(train_dataset, Dataset):
-        shared = {_text(p) for p in calibration_dataset["prompt"]} & {_text(p) for p in train_dataset["prompt"]}
-        if shared:
-            raise ValueError(
-                f"calibration_dataset: got {len(shared)} prompts that are in train_dataset too; need none; because a policy trained on "
-                "its calibration prompts is not exchangeable with fresh ones"
-            )
-    elif calibration_dataset is not None:
-        warnings.warn("calibration_dataset: cannot be compared with a train_dataset that is a stream; keep them disjoint", stacklevel=3)
-    request = policy.calibration(0)
-    if request is not None and (calibration_dataset is None or len(calibration_dataset) < request.n):
-        have = 0 if calibration_dataset is None else len(calibration_dataset)
-        raise ValueError(f"calibration_dataset: got {have} prompts; need {request.n}; because {policy!r} calibrates on that many")
-    if policy.needs_answers and (answer_fn is None or gold_column is None):
-        missing = "answer_fn" if answer_fn is None else "gold_column"
-        raise ValueError(f"{missing}: got None; need one; because {policy!r} compares answers")
-    if gold_column is not None:
-        for name, data in (("train_dataset", train_dataset), ("calibration_dataset", calibration_dataset)):
-            if data is not None and data.column_names is not None and gold_column not in data.column_names:
-                raise ValueError(
-                    f"gold_column: got {gold_column!r}; need a column of {name} ({', '.join(data.column_names)}); because it holds gold"
-                )
-    unsupported = {
-        "use_vllm": args.use_vllm,
-        "use_transformers_continuous_batching": args.use_transformers_continuous_batching,
-        "multi_objective_aggregation": args.multi_objective_aggregation != "sum_then_normalize",
-        "tools": bool(kwargs.get("tools")),
-        "rollout_func": kwargs.get("rollout_func") is not None,
-        "environment_factory": kwargs.get("environment_factory") is not None,
-    }
-    for name in (n for n, used in unsupported.items() if used):
-        raise ValueError(
-            f"{name}: got a value that is set; need it unset; because responses are drawn in increments by this trainer itself"
-        )
-    if isinstance(model, str):
-        try:
-            wanted = ("subfolder", "revision", "trust_remote_code", "cache_dir", "token")
-            AutoConfig.from_pretrained(model, **{k: v for k, v in (args.model_init_kwargs or {}).items() if k in wanted})
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"model: got {model!r}; need a folder with config.json or a loadable model id; because {str(error).splitlines()[0]}"
-            ) from error
