@@ -15,7 +15,8 @@ def namespace(*arrays: Any) -> Any:
         return torch
     if all(isinstance(a, _NUMPY) for a in arrays):
         return np
-    raise TypeError(f"arrays: got {', '.join(type(a).__name__ for a in arrays)}; need all NumPy arrays or all torch tensors; because dtype and device follow the input")  # fmt: skip  # noqa: E501
+    kinds = ", ".join(type(a).__name__ for a in arrays)
+    raise TypeError(f"arrays: got {kinds}; need all NumPy arrays or all torch tensors; because dtype and device follow the input")
 
 
 def upcast(x: Any) -> Any:

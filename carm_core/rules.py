@@ -6,6 +6,7 @@ A response without live tokens is kept and contributes nothing.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ Band = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(ABC):
     """Base of all rules. `conditioning`: "both" gates every response, "negative" only those with a negative advantage.
 
     A custom rule overrides `accept(rows)`. With "negative" a response of non-negative advantage is kept whatever its ratios (unless a
@@ -69,9 +70,9 @@ class Rule:
         active = rows.live & rows.spread(self.keep_rows(rows, advantages))
         return rows.xp.where(active, rows.xp.ones_like(rows.z), 0.0)
 
+    @abstractmethod
     def accept(self, rows: Rows) -> Any:
         """(B,) bool, the rule before conditioning on the sign of the advantage; what a custom rule implements."""
-        raise NotImplementedError
 
     def _certify(self, band: Band) -> Certificate:
         return _nothing(self, band, (-(max(boundary_costs(band)) + 1.0),), "none: no bound on the tokens of a kept response")
@@ -184,7 +185,10 @@ class TRM(Rule):
         low, high = float(reach > b_minus), float(reach > b_plus)
         edge = math.nextafter(reach, 0.0)
         witness = ((-edge,) if edge > b_minus else (edge,) if edge > b_plus else None) if max(low, high) else None
-        why = f"every |z| <= {reach:.6g}: a side is certified empty iff its boundary is that far, else all tokens may be outside, by at most {reach - min(b_minus, b_plus):.6g}"  # noqa: E501
+        why = (
+            f"every |z| <= {reach:.6g}: a side is certified empty iff its boundary is that far, else all tokens may be outside, "
+            f"by at most {reach - min(b_minus, b_plus):.6g}"
+        )
         return Certificate(repr(self), None, (float(band[0]), float(band[1])), max(low, high), low, high, why, witness=witness)
 
 

@@ -124,7 +124,7 @@ class ConformalBudget(RolloutPolicy):
         self.score: Score = APS() if score is None else score
         if not isinstance(self.score, Score):
             raise ValueError(f"score: got {score!r}; need a Score such as APS(); because it both calibrates and stops")
-        self.multiplicity = multiplicity
+        self.multiplicity: Literal["per_budget", "bonferroni", "risk_control"] = multiplicity
         self.n_calibration = _positive("n_calibration", n_calibration)
         self.recalibrate_every = _positive("recalibrate_every", recalibrate_every)
         self.split = bool(split)
@@ -183,8 +183,7 @@ class ConformalBudget(RolloutPolicy):
             self.stop_rule = risk_control(chosen, self.grid, self.delta)
         else:
             scores = self.score.gold_scores(chosen, self.grid, self._u(chosen))
-            rule = "bonferroni" if self.multiplicity == "bonferroni" else "per_budget"
-            self.stop_rule = calibrate_thresholds(scores, self.grid, self.delta, rule, score_name=self.score.name)  # type: ignore[arg-type]
+            self.stop_rule = calibrate_thresholds(scores, self.grid, self.delta, self.multiplicity, score_name=self.score.name)
         if self.auto and not self.split:
             self.stop_rule = replace(self.stop_rule, guarantee=f"none: delta = {self.delta} was chosen by looking at the same prompts")
         self._calibrated_at = outcomes.step

@@ -292,7 +292,7 @@ class CGRPOTrainer(GRPOTrainer):
                 f"keep: got {kept.dtype} of shape {kept.shape} from {policy!r}; need bool of shape {outcomes.passes.shape}; "
                 "because each response is kept or not"
             )
-        kept &= outcomes.live
+        kept = kept & outcomes.live  # a copy: the array is the policy's
         record = self.ledger.current
         record["audit"] = {event: list(count) for event, count in policy.audit(outcomes).items()}
         own = policy.advantages(outcomes)
@@ -341,7 +341,7 @@ class CGRPOTrainer(GRPOTrainer):
         record["drawn"] = outcomes.drawn.tolist()
         record["mean_k"] = float(outcomes.drawn.mean())
         record["reward_mean"] = float(np.nanmean([r for g in groups for r in g.rewards])) if lengths else math.nan
-        self._log_generation(groups, lengths, rewards, varies, advantages)
+        self._log_generation(groups, lengths, varies, advantages)
         return batch
 
     def _add_logps(self, batch: dict[str, Any]) -> None:
@@ -371,7 +371,7 @@ class CGRPOTrainer(GRPOTrainer):
                 batch_size=self.args.per_device_train_batch_size,
             )[0]
 
-    def _log_generation(self, groups, lengths, rewards, varies, advantages) -> None:
+    def _log_generation(self, groups, lengths, varies, advantages) -> None:
         """TRL's metrics, over the rows that were generated."""
         metrics, record = self._metrics["train"], self.ledger.current
         flat = [total for g in groups for total in g.rewards]
