@@ -20,6 +20,7 @@ from .scores import (
     APS,
     FirstSuccess,
     MassAbove,
+    PassRate,
     ReleasedAPS,
     Score,
     answer_counts,
@@ -28,6 +29,7 @@ from .scores import (
     signal_score,
     singleton_probability,
 )
+from .sets import AnswerSets, inclusive_set, mass_above_set, randomized_set, released_set
 from .signal import SignalBudget
 from .thresholds import BudgetThresholds, calibrate_thresholds
 
@@ -35,6 +37,7 @@ __all__ = [
     "APS",
     "NOT_DRAWN",
     "UNPARSABLE",
+    "AnswerSets",
     "BudgetThresholds",
     "CalibrationRequest",
     "ConformalBudget",
@@ -44,6 +47,7 @@ __all__ = [
     "Level",
     "MassAbove",
     "Outcomes",
+    "PassRate",
     "ReleasedAPS",
     "ReplayReport",
     "RiskControl",
@@ -62,13 +66,17 @@ __all__ = [
     "disjoint_split",
     "empty_probability",
     "encode_answers",
+    "inclusive_set",
     "k_mix",
     "margin_stop",
+    "mass_above_set",
     "min_calibration_size",
     "pac_rank",
     "plain_p_values",
     "prompt_ids",
+    "randomized_set",
     "released_cgrpo",
+    "released_set",
     "replay",
     "risk_control",
     "signal_score",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .counts import top_answer
 from .level import Level, as_level, min_calibration_size
 from .outcomes import UNPARSABLE, Outcomes
-from .scores import _top
 from .thresholds import check_grid
 
 __all__ = ["RiskControl", "margin_stop", "risk_control", "wrong_stop_level"]
@@ -96,7 +96,7 @@ def margin_stop(outcomes: Outcomes, k: int, lam: Fraction) -> tuple[NDArray[np.b
     codes, lam = _codes(outcomes), Fraction(lam)
     if k > outcomes.width:
         return np.zeros(outcomes.n, np.bool_), np.full(outcomes.n, UNPARSABLE, np.int64)
-    top = _top(codes, k)
+    top = top_answer(codes, k)
     stop = top.unique & (top.first * lam.denominator > lam.numerator * k) & (outcomes.drawn >= k)
     return stop, np.where(stop, top.answer, UNPARSABLE)
 
@@ -144,7 +144,7 @@ def wrong_stop_level(outcomes: Outcomes, grid: Sequence[int]) -> NDArray[np.floa
     record = np.zeros(outcomes.n)
     level = np.zeros(outcomes.n)
     for k in grid:
-        top = _top(codes, k)
+        top = top_answer(codes, k)
         share = np.where(top.unique, top.first / k, 0.0)
         level = np.where((share > record) & (top.answer != outcomes.gold), share, level)
         record = np.maximum(record, share)
