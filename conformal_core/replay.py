@@ -1,83 +1,176 @@
-"""Run a rollout policy over a table of finished groups: what it would have drawn, and how often it would have erred."""
+"""Run a rollout policy over tables of finished groups: what it would have drawn, saved, lost and got wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import log, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .keys import uniforms
 from .laws import clopper_pearson
-from .outcomes import Outcomes
+from .level import Level, as_level
+from .outcomes import UNPARSABLE, Outcomes
 from .policy import RolloutPolicy
 
 __all__ = ["ReplayReport", "replay"]
 
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+#: Calibration prompts: a pool to draw from, or a function of (prompts wanted, step).
+Source = Outcomes | Callable[[int, int], Outcomes]
+
 
 @dataclass(frozen=True, eq=False)
 class ReplayReport:
-    """What a policy did with a table.
+    """What a policy did with one or more tables.
+
+    Counts are of prompts unless said otherwise; divide by ``n`` for shares.
 
     Attributes
     ----------
+    n, k_max, steps : int
+        Prompts over all steps; largest budget; steps.
     drawn : int64 array, shape (n,)
-        Responses drawn per prompt.
+        Responses drawn per prompt, in the order of the tables.
     mean_k : float
         Mean of ``drawn``.
     savings : float
         ``1 - mean_k / k_max``: share of responses saved against ``k_max`` for every prompt; calibration is not counted.
+    calibration_rollouts : int
+        Responses drawn for calibration during the replay.
+    savings_with_calibration : float
+        ``1 - (sum of drawn + calibration_rollouts) / (n k_max)``; negative if calibration costs more than is saved.
+    early_stops, early_with_variance : int
+        Prompts stopped before ``k_max`` (not those skipped); those of them whose kept responses are neither all accepted nor all rejected.
+    wrong_stops : int
+        Early stops on a wrong answer: the answer named by the policy's ``committed`` is not gold; where none is named, no response drawn
+        was accepted.  (A policy's own definition, which may include a stop at ``k_max``, is in ``audit``.)
+    lost_groups : int
+        Groups with both verdicts among the first ``k_max`` responses of the table but one or none among the kept.
+    groups_with_variance : int
+        Groups whose kept responses are neither all accepted nor all rejected: those that move the weights.
+    fixed_groups_with_variance : float
+        The same for the rival, a fixed group size of the same mean: interpolated between the two nearest integers.
+    solvable, solvable_kept : int
+        Prompts with an accepted response among the first ``k_max``; those that keep one.
+    positives, positives_kept : int
+        Accepted responses among the first ``k_max`` of every prompt; those kept.
+    gradient_mass, fixed_gradient_mass : float
+        ``sum k phat (1 - phat)`` over prompts, the expected push of a group-normalised update, relative to ``k_max`` for every prompt; the
+        same for the rival.  NaN if no group of the table has both verdicts.
     audit : dict of str to (int, int)
         The policy's own error events, occurred and trials.
     intervals : dict of str to (float, float)
-        Clopper-Pearson 95% interval of each event's probability, valid for prompts drawn independently and a policy fixed before them;
-        (0, 1) without trials.
-    groups_with_variance : int
-        Groups whose kept responses are neither all accepted nor all rejected: those that move the weights.
+        Confidence intervals of mean k, of both savings (given the calibration cost), of the shares ``wrong_stops / n``,
+        ``lost_groups / n``, ``groups_with_variance / n``, and of each audited event; (0, 1) without trials.
+    level : Fraction
+        Confidence of each interval by itself.
+    method, guarantee : str
+        Which interval, and what it assumes.
     """
 
-    drawn: NDArray[np.int64]
+    n: int
+    k_max: int
+    steps: int
+    drawn: Ints
     mean_k: float
     savings: float
+    calibration_rollouts: int
+    savings_with_calibration: float
+    early_stops: int
+    early_with_variance: int
+    wrong_stops: int
+    lost_groups: int
+    groups_with_variance: int
+    fixed_groups_with_variance: float
+    solvable: int
+    solvable_kept: int
+    positives: int
+    positives_kept: int
+    gradient_mass: float
+    fixed_gradient_mass: float
     audit: Mapping[str, tuple[int, int]]
     intervals: Mapping[str, tuple[float, float]]
-    groups_with_variance: int
+    level: Fraction
+    method: str
+    guarantee: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Plain JSON values; the level as ``"p/q"``, NaN as ``None``."""
         pairs = {name: {event: list(pair) for event, pair in getattr(self, name).items()} for name in ("audit", "intervals")}
-        return vars(self) | pairs | {"drawn": self.drawn.tolist()}
+        masses = {name: None if np.isnan(getattr(self, name)) else getattr(self, name) for name in ("gradient_mass", "fixed_gradient_mass")}
+        return vars(self) | pairs | masses | {"drawn": self.drawn.tolist(), "level": str(self.level)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ReplayReport:
         """Inverse of :meth:`to_json`."""
         d = dict(data)
-        d |= {"drawn": np.array(d["drawn"], np.int64)}
+        d |= {"drawn": np.array(d["drawn"], np.int64), "level": Fraction(d["level"])}
+        d |= {name: np.nan if d[name] is None else d[name] for name in ("gradient_mass", "fixed_gradient_mass")}
         d |= {name: {event: tuple(pair) for event, pair in d[name].items()} for name in ("audit", "intervals")}
         return cls(**d)
 
 
-def replay(policy: RolloutPolicy, table: Outcomes, step: int = 0) -> ReplayReport:
-    """Let ``policy`` draw from a table of finished groups, seeing of each prompt only the responses it has asked for.
+def replay(
+    policy: RolloutPolicy,
+    table: Outcomes | Iterable[Outcomes],
+    step: int = 0,
+    *,
+    calibration: Source | None = None,
+    learn: bool = False,
+    observe: Callable[[Outcomes], None] | None = None,
+    level: Level = "0.95",
+) -> ReplayReport:
+    r"""Let ``policy`` draw from tables of finished groups, seeing of each prompt only the responses it has asked for.
 
     Parameters
     ----------
     policy : RolloutPolicy
-        Calibrated beforehand if it needs to be: ``calibration`` is not asked, and ``update`` is not called, so the policy is unchanged.
-    table : Outcomes
-        ``n`` prompts with at least ``policy.k_max`` responses each; with gold if the policy's audit needs it.
+        The object that trains.  With neither ``calibration`` nor ``learn`` it is left unchanged.
+    table : Outcomes or iterable of Outcomes
+        One table, or one per optimizer step (a generator is read as the replay proceeds); at least ``policy.k_max`` responses of each
+        prompt, with gold if the policy's audit needs it.
     step : int
-        Optimizer step the policy is told.
+        Step the policy is told for the first table; the next ones follow.
+    calibration : Outcomes or callable, optional
+        Where :meth:`RolloutPolicy.calibration` gets its prompts from, before each step at which it asks: a pool, of which a keyed random
+        draw is taken, or ``f(n, step) -> Outcomes``.  They are rolled out by the policy's own request and counted.  ``None``: the policy
+        was calibrated beforehand, and that cost is not known here.
+    learn : bool
+        Call ``policy.update`` after each step, as a trainer does.
+    observe : callable, optional
+        Receives the final outcomes of each step (how a simulated model learns).
+    level : number
+        Confidence of the intervals.
 
     Returns
     -------
     ReplayReport
+        *Intervals*: over one table, Clopper-Pearson for shares and the empirical Bernstein bound for mean k (Maurer & Pontil 2009, Thm 4,
+        on both sides), valid at every ``n`` for prompts drawn independently from one law and a policy fixed before them (calibrated on
+        other prompts).  Over several tables, Azuma-Hoeffding, ``+- sqrt(log(2/(1-level)) / (2n))`` times the range: valid for the average
+        over prompts of the probability given the past, however policy and model change between steps.
 
     Raises
     ------
     ValueError
-        If the table is empty or too narrow, or the policy asks for more than ``k_max``.
+        If a table is empty or too narrow, the calibration source gives too few prompts, or the policy asks for a negative number of
+        responses, more than ``k_max``, or answers in the wrong shape.
+
+    Warns
+    -----
+    UserWarning
+        If the policy asks for calibration before the first step and no source is given.
+
+    Notes
+    -----
+    Time and memory are linear in prompts; one call of ``more`` per round, none per prompt.
 
     Examples
     --------
@@ -85,41 +178,186 @@ def replay(policy: RolloutPolicy, table: Outcomes, step: int = 0) -> ReplayRepor
     >>> from conformal_core.policy import FixedBudget
     >>> table = Outcomes(np.arange(3, dtype=np.uint64), np.array([[1, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]], bool))
     >>> report = replay(FixedBudget(2), table)
-    >>> report.mean_k, report.groups_with_variance
-    (2.0, 1)
+    >>> report.mean_k, report.groups_with_variance, report.lost_groups
+    (2.0, 1, 0)
+    >>> [round(x, 3) for x in report.intervals["groups_with_variance"]]
+    [0.008, 0.906]
     """
-    if table.n < 1 or table.drawn.min() < policy.k_max:
+    confidence = as_level(level, "level")
+    tally = _Tally(policy.k_max)
+    for at, asked in enumerate([table] if isinstance(table, Outcomes) else table, start=step):
+        current = _checked(asked, policy.k_max, "table", 1, at)
+        request = policy.calibration(at) if calibration is not None or at == step else None
+        if request is not None and calibration is None:
+            warnings.warn(
+                f"calibration: got None; need a source of {request.n} prompts; because the policy asks for them before step {at} and "
+                "decides without",
+                UserWarning,
+                stacklevel=2,
+            )
+        elif request is not None:
+            assert calibration is not None
+            pool = _draw(calibration, request.n, at) if isinstance(calibration, Outcomes) else calibration(request.n, at)
+            seen = _roll(request.rollout, _checked(pool, request.rollout.k_max, "calibration", request.n, at))
+            tally.calibration_rollouts += int(seen.drawn.sum())
+            policy.calibrate(seen)
+        final = _roll(policy, current)
+        tally.add(policy, current, final)
+        if learn:
+            policy.update(final)
+        if observe is not None:
+            observe(final)
+    if not tally.drawn:
+        raise ValueError("table: got no tables; need at least one; because there is nothing to replay")
+    return tally.report(confidence)
+
+
+def _checked(table: Outcomes, k_max: int, name: str, need: int, step: int) -> Outcomes:
+    fewest = int(table.drawn.min()) if table.n else 0
+    if table.n < need or fewest < k_max:
         raise ValueError(
-            f"table: got {table.n} prompts with at least {table.drawn.min() if table.n else 0} responses; "
-            f"need {policy.k_max} responses of at least one prompt; because the policy may ask for that many"
+            f"{name}: got {table.n} prompts with at least {fewest} responses; need {k_max} responses of at least {need} prompts; "
+            "because the policy may ask for that many"
         )
-    table = replace(table, step=step)
-    drawn = np.array(policy.first(table.prompt_ids, step), np.int64)
+    return replace(table, step=step)
+
+
+def _draw(pool: Outcomes, n: int, step: int) -> Outcomes:
+    return pool.take(np.argsort(uniforms(pool.prompt_ids, seed=0, step=step, stream="replay/calibration"), kind="stable")[:n])
+
+
+def _roll(policy: RolloutPolicy, table: Outcomes) -> Outcomes:
+    """Final outcomes of one batch."""
+    drawn = _counts(policy, policy.first(table.prompt_ids, table.step), np.zeros(table.n, np.int64))
     asked = np.flatnonzero(drawn > 0)
     while asked.size:
-        if drawn.max() > policy.k_max:
-            raise ValueError(f"policy: got a request for {drawn.max()} responses; need at most {policy.k_max}; because that is its k_max")
-        extra = np.asarray(policy.more(table.take(asked).prefix(drawn[asked])), np.int64)
+        extra = _counts(policy, policy.more(table.take(asked).prefix(drawn[asked])), drawn[asked])
         drawn[asked] += extra
         asked = asked[extra > 0]
-    final = table.prefix(drawn)
-    kept = policy.keep(final) & final.live
-    accepted = (final.passes & kept).sum(axis=1)
-    audit = {event: (int(hits), int(trials)) for event, (hits, trials) in policy.audit(final).items()}
-    intervals = {event: _interval(hits, trials) for event, (hits, trials) in audit.items()}
-    mean_k = float(drawn.mean())
-    return ReplayReport(
-        drawn=drawn,
-        mean_k=mean_k,
-        savings=1 - mean_k / policy.k_max,
-        audit=audit,
-        intervals=intervals,
-        groups_with_variance=int(((accepted > 0) & (accepted < kept.sum(axis=1))).sum()),
-    )
+    return table.prefix(drawn)
 
 
-def _interval(hits: int, trials: int) -> tuple[float, float]:
+def _counts(policy: RolloutPolicy, answer: Ints, drawn: Ints) -> Ints:
+    extra = np.array(answer)
+    if extra.shape != drawn.shape or extra.dtype.kind not in "iu":
+        raise ValueError(
+            f"policy: got {extra.dtype} of shape {extra.shape}; need integers of shape {drawn.shape}; because it draws responses"
+        )
+    if extra.min(initial=0) < 0 or (drawn + extra).max(initial=0) > policy.k_max:
+        raise ValueError(
+            f"policy: got requests from {extra.min()} up to a total of {(drawn + extra).max()} responses; need 0 or more, at most "
+            f"{policy.k_max} in total; because that is its k_max"
+        )
+    return extra.astype(np.int64)
+
+
+def _wrong_stops(policy: RolloutPolicy, final: Outcomes, early: Bools) -> int:
+    right = final.passes.any(axis=1)
+    committed = getattr(policy, "committed", None)
+    if committed is not None and final.codes is not None:
+        answer = np.asarray(committed(final))
+        own = answer == final.gold if final.gold is not None else (final.passes & (final.codes == answer[:, None])).any(axis=1)
+        right = np.where(answer == UNPARSABLE, right, own)
+    return int((early & ~right).sum())
+
+
+class _Tally:
+    """Sums over steps."""
+
+    def __init__(self, k_max: int) -> None:
+        self.k_max = k_max
+        self.drawn: list[Ints] = []
+        self.calibration_rollouts = 0
+        self.counts: dict[str, int] = {}
+        self.audit: dict[str, tuple[int, int]] = {}
+        self.mass = 0.0
+        self.mixed_at = np.zeros(k_max + 1, np.int64)  # groups by the first budget with both verdicts; 0: never
+        self.mass_at = np.zeros(k_max + 1)  # gradient mass of a fixed budget
+
+    def add(self, policy: RolloutPolicy, table: Outcomes, final: Outcomes) -> None:
+        kept = policy.keep(final) & final.live
+        size, accepted = kept.sum(axis=1), (final.passes & kept).sum(axis=1)
+        varied = (accepted > 0) & (accepted < size)
+        early = (final.drawn > 0) & (final.drawn < self.k_max)
+        successes, first_mixed = np.zeros(table.n, np.int64), np.zeros(table.n, np.int64)
+        for k in range(1, self.k_max + 1):
+            successes += table.passes[:, k - 1]
+            first_mixed[(first_mixed == 0) & (successes > 0) & (successes < k)] = k
+            self.mass_at[k] += (successes * (k - successes)).sum() / k
+        self.mixed_at += np.bincount(first_mixed, minlength=self.k_max + 1)
+        self.mass += float((accepted * (size - accepted) / np.maximum(size, 1)).sum())
+        self.drawn.append(final.drawn)
+        for name, count in {
+            "early_stops": int(early.sum()),
+            "early_with_variance": int((early & varied).sum()),
+            "wrong_stops": _wrong_stops(policy, final, early),
+            "lost_groups": int(((first_mixed > 0) & ~varied).sum()),
+            "groups_with_variance": int(varied.sum()),
+            "solvable": int((successes > 0).sum()),
+            "solvable_kept": int((accepted > 0).sum()),
+            "positives": int(successes.sum()),
+            "positives_kept": int(accepted.sum()),
+        }.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+        for event, (hits, trials) in policy.audit(final).items():
+            before = self.audit.get(event, (0, 0))
+            self.audit[event] = before[0] + int(hits), before[1] + int(trials)
+
+    def report(self, level: Fraction) -> ReplayReport:
+        drawn = np.concatenate(self.drawn)
+        n, steps, mean_k = len(drawn), len(self.drawn), float(drawn.mean())
+        cost = self.calibration_rollouts / (n * self.k_max)
+        low, high = _mean_interval(drawn / self.k_max, level, steps)
+        shares = {name: (self.counts[name], n) for name in ("wrong_stops", "lost_groups", "groups_with_variance")}
+        below = int(mean_k)
+        weights = np.zeros(self.k_max + 2)
+        weights[below : below + 2] = 1 - (mean_k - below), mean_k - below
+        groups_at = np.append(0, self.mixed_at[1:].cumsum())
+        full = self.mass_at[-1] or np.nan
+        return ReplayReport(
+            n=n,
+            k_max=self.k_max,
+            steps=steps,
+            drawn=drawn,
+            mean_k=mean_k,
+            savings=1 - mean_k / self.k_max,
+            calibration_rollouts=self.calibration_rollouts,
+            savings_with_calibration=1 - mean_k / self.k_max - cost,
+            fixed_groups_with_variance=float(weights[:-1] @ groups_at),
+            gradient_mass=float(self.mass / full),
+            fixed_gradient_mass=float(weights[:-1] @ self.mass_at / full),
+            audit=self.audit,
+            intervals={"mean_k": (low * self.k_max, high * self.k_max), "savings": (1 - high, 1 - low)}
+            | {"savings_with_calibration": (1 - high - cost, 1 - low - cost)}
+            | {name: _interval(hits, trials, level, steps) for name, (hits, trials) in (shares | self.audit).items()},
+            level=level,
+            method="clopper-pearson; mean k: empirical bernstein" if steps == 1 else "azuma-hoeffding",
+            guarantee="each interval covers with the stated level: prompts drawn independently from one law, policy fixed before them"
+            if steps == 1
+            else "each interval covers with the stated level the average over prompts of the probability given the past: prompts of a step "
+            "drawn independently from the law of that step, trials of an audited event not depending on earlier outcomes",
+            **self.counts,
+        )
+
+
+def _interval(hits: int, trials: int, level: Fraction, steps: int) -> tuple[float, float]:
     if not trials:
         return 0.0, 1.0
-    low, high = clopper_pearson(hits, trials)
-    return float(low), float(high)
+    return clopper_pearson(hits, trials, level) if steps == 1 else _azuma(hits / trials, trials, level)
+
+
+def _azuma(mean: float, n: int, level: Fraction) -> tuple[float, float]:
+    width = sqrt(log(2 / (1 - level)) / (2 * n))
+    return max(0.0, mean - width), min(1.0, mean + width)
+
+
+def _mean_interval(values: NDArray[np.float64], level: Fraction, steps: int) -> tuple[float, float]:
+    """Interval for the mean of values in [0, 1]."""
+    n, mean = len(values), float(values.mean())
+    if steps > 1:
+        return _azuma(mean, n, level)
+    if n == 1:
+        return 0.0, 1.0
+    lost = log(4 / (1 - level))
+    width = sqrt(2 * float(values.var(ddof=1)) * lost / n) + 7 * lost / (3 * (n - 1))
+    return max(0.0, mean - width), min(1.0, mean + width)

@@ -1,14 +1,26 @@
 import json
+from fractions import Fraction
+from math import log, sqrt
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binom
 
+from conformal_core.conformal_budget import ConformalBudget
 from conformal_core.laws import clopper_pearson
 from conformal_core.outcomes import NOT_DRAWN, Outcomes
-from conformal_core.policy import FixedBudget, RolloutPolicy
+from conformal_core.policy import CalibrationRequest, FixedBudget, RolloutPolicy
 from conformal_core.replay import ReplayReport, replay
+from conformal_core.scores import FirstSuccess
+from conformal_core.signal import SignalBudget
+from tests.strategies import outcomes
+
+COUNTS = [
+    "early_stops", "early_with_variance", "wrong_stops", "lost_groups", "groups_with_variance",
+    "solvable", "solvable_kept", "positives", "positives_kept",
+]  # fmt: skip
 
 
 def table(n, width=8, seed=0):
@@ -37,6 +49,22 @@ class OneByOne(RolloutPolicy):
         return np.ones(outcomes.passes.shape, bool)  # replay counts no response that was not drawn
 
 
+class Scripted(RolloutPolicy):
+    """Draws ``counts[i]`` responses, one first, and keeps every other one if told so."""
+
+    def __init__(self, k_max, counts, thin=False):
+        self.k_max, self.counts, self.thin = k_max, np.asarray(counts), thin
+
+    def first(self, prompt_ids, step):
+        return np.minimum(self.counts, 1)
+
+    def more(self, outcomes):
+        return self.counts[self.counts > 0] - outcomes.drawn if (outcomes.drawn == 1).all() else np.zeros(outcomes.n, np.int64)
+
+    def keep(self, outcomes):
+        return outcomes.live & (np.arange(outcomes.width) % 2 == 0) if self.thin else outcomes.live
+
+
 @given(st.integers(1, 30), st.integers(0, 99))
 def test_draws_what_the_policy_would_have_drawn_alone(n, seed):
     full = table(n, seed=seed)
@@ -53,25 +81,192 @@ def test_draws_what_the_policy_would_have_drawn_alone(n, seed):
     assert report.mean_k == report.drawn.mean() and report.savings == 1 - report.mean_k / 8
     unsolved = sum(not row[:k].any() for row, k in zip(full.passes, report.drawn, strict=True))
     assert report.audit == {"unsolved": (unsolved, n), "never_tried": (0, 0)}
-    assert report.intervals == {"unsolved": clopper_pearson(unsolved, n), "never_tried": (0, 1)}
-    assert report.groups_with_variance == sum(0 < row[:k].sum() < k for row, k in zip(full.passes, report.drawn, strict=True))
+    assert report.intervals["unsolved"] == clopper_pearson(unsolved, n) and report.intervals["never_tried"] == (0, 1)
+
+
+@given(outcomes(max_n=6, widths=(2, 9), full=True), st.booleans(), st.data())
+def test_every_count_is_that_of_a_loop_over_prompts(full, thin, data):
+    k_max = data.draw(st.integers(1, full.width))
+    counts = np.array(data.draw(st.lists(st.integers(0, k_max), min_size=full.n, max_size=full.n)))
+    policy = Scripted(k_max, counts, thin)
+    report = replay(policy, full)
+    want = dict.fromkeys(COUNTS, 0)
+    mass, full_mass = Fraction(0), Fraction(0)
+    for i, row in enumerate(full.passes.tolist()):
+        k, row = int(counts[i]), row[:k_max]
+        kept = row[:k:2] if thin else row[:k]
+        varied, mixed, early = len(set(kept)) == 2, len(set(row)) == 2, 0 < k < k_max
+        want["early_stops"] += early
+        want["early_with_variance"] += early and varied
+        want["wrong_stops"] += early and not any(row[:k])
+        want["lost_groups"] += mixed and not varied
+        want["groups_with_variance"] += varied
+        want["solvable"] += any(row)
+        want["solvable_kept"] += any(kept)
+        want["positives"] += sum(row)
+        want["positives_kept"] += sum(kept)
+        mass += Fraction(sum(kept) * (len(kept) - sum(kept)), max(len(kept), 1))
+        full_mass += Fraction(sum(row) * (k_max - sum(row)), k_max)
+    assert {name: getattr(report, name) for name in want} == want
+    assert (report.n, report.k_max, report.steps, report.calibration_rollouts) == (full.n, k_max, 1, 0)
+    if full_mass:
+        assert report.gradient_mass == pytest.approx(float(mass / full_mass), rel=1e-12, abs=0)
+    else:
+        assert np.isnan(report.gradient_mass) and np.isnan(report.fixed_gradient_mass)
+    for name in ("wrong_stops", "lost_groups", "groups_with_variance"):
+        assert report.intervals[name] == clopper_pearson(want[name], full.n)
+
+
+@given(st.integers(1, 20), st.integers(0, 99), st.integers(0, 8), st.integers(0, 8))
+def test_the_rival_is_a_fixed_budget_of_the_same_mean(n, seed, low, high):
+    full = table(n, seed=seed)
+    counts = np.where(np.arange(n) < n // 2, low, high)
+    report = replay(Scripted(8, counts), full)
+    below = int(report.mean_k)
+    part = report.mean_k - below
+    ends = [replay(Scripted(8, np.full(n, k)), full) for k in (below, min(below + 1, 8))]
+    for rival, name in (("fixed_groups_with_variance", "groups_with_variance"), ("fixed_gradient_mass", "gradient_mass")):
+        one, two = (getattr(end, name) for end in ends)
+        np.testing.assert_allclose(getattr(report, rival), (1 - part) * one + part * two, rtol=1e-12, atol=1e-12)
+
+
+def test_a_committed_answer_decides_what_a_wrong_stop_is():
+    passes = np.array([[True, False, False, False]] * 4)
+    codes = np.array([[0, 1, 1, 1]] * 4)
+    full = Outcomes(np.arange(4, dtype=np.uint64), passes, codes=codes, gold=np.zeros(4, np.int64))
+
+    class Commits(Scripted):
+        def committed(self, outcomes):
+            return np.array([0, 1, -1, 7])
+
+    policy = Commits(4, [2, 2, 2, 2])
+    assert replay(policy, full).wrong_stops == 2  # by gold: 0 right, 1 wrong, nothing named but solved, 7 never seen
+    blind = Outcomes(full.prompt_ids, full.passes, codes=full.codes)
+    assert replay(policy, blind).wrong_stops == 2
+    assert replay(policy, Outcomes(full.prompt_ids, full.passes)).wrong_stops == 0  # without codes: all saw a success
+    assert replay(Commits(4, [4, 4, 4, 4]), full).wrong_stops == 0  # at k_max nothing was stopped
 
 
 def test_fixed_budget():
     report = replay(FixedBudget(4), table(20))
     assert report.drawn.tolist() == [4] * 20 and report.savings == 0 and report.audit == {}
+    assert report.gradient_mass == report.fixed_gradient_mass == 1
+    assert report.groups_with_variance == report.fixed_groups_with_variance and report.lost_groups == report.early_stops == 0
 
 
-def test_json_round_trip():
-    report = replay(OneByOne(8), table(9))
-    again = ReplayReport.from_json(json.loads(json.dumps(report.to_json())))
-    np.testing.assert_array_equal(again.drawn, report.drawn)
-    assert again.audit == report.audit and again.intervals == report.intervals and again.mean_k == report.mean_k
+class Asks(FixedBudget):
+    """Asks for three prompts, one response each, every second step; notes the protocol."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.log = []
+
+    def calibration(self, step):
+        return CalibrationRequest(3, FixedBudget(1)) if step % 2 == 0 else None
+
+    def calibrate(self, outcomes):
+        self.log.append(("calibrate", outcomes.step, outcomes.n, int(outcomes.drawn.sum()), frozenset(outcomes.prompt_ids.tolist())))
+
+    def audit(self, outcomes):
+        self.log.append(("audit", outcomes.step))
+        return {"event": (1, outcomes.n)}
+
+    def update(self, outcomes):
+        self.log.append(("update", outcomes.step))
+
+
+def test_several_steps_follow_the_protocol_of_training():
+    policy, observed, tables = Asks(), [], [table(5, seed=s) for s in range(4)]
+    pool = table(50, seed=9)
+    report = replay(
+        policy, (t for t in tables), step=6, calibration=pool, learn=True, observe=lambda o: observed.append((o.step, o.prompt_ids[0]))
+    )
+    assert [entry[:2] for entry in policy.log] == [
+        ("calibrate", 6), ("audit", 6), ("update", 6), ("audit", 7), ("update", 7),
+        ("calibrate", 8), ("audit", 8), ("update", 8), ("audit", 9), ("update", 9),
+    ]  # fmt: skip
+    first, second = (entry for entry in policy.log if entry[0] == "calibrate")
+    assert first[2:4] == second[2:4] == (3, 3) and first[4] != second[4]
+    assert first[4] | second[4] <= set(pool.prompt_ids.tolist())
+    assert observed == [(6 + i, t.prompt_ids[0]) for i, t in enumerate(tables)]
+    assert (report.n, report.steps, report.calibration_rollouts) == (20, 4, 6)
+    assert report.audit == {"event": (4, 20)}
+    assert report.savings == 0 and report.savings_with_calibration == -6 / 80
+    width = sqrt(log(2 / 0.05) / 40)
+    np.testing.assert_allclose(report.intervals["event"], (0, 0.2 + width))
+    np.testing.assert_allclose(report.intervals["mean_k"], (4 * (1 - width), 4))
+    quiet = Asks()
+    replay(quiet, tables, calibration=lambda n, step: pool.take(np.arange(n)))
+    assert not [entry for entry in quiet.log if entry[0] == "update"]
+    assert [entry[4] for entry in quiet.log if entry[0] == "calibrate"] == [frozenset(pool.prompt_ids[:3].tolist())] * 2
+
+
+def test_without_learning_or_calibration_the_policy_is_left_as_it_was():
+    policy = SignalBudget((2, 4, 8), delta="0.5", window=4, share="1")
+    before = policy.state_dict()
+    replay(policy, table(20))
+    assert policy.state_dict() == before
+    replay(policy, table(20), learn=True)
+    assert policy.state_dict() != before
+
+
+def test_an_uncalibrated_policy_says_so():
+    policy = ConformalBudget((4, 8), score=FirstSuccess(), delta="0.4", n_calibration=20)
+    with pytest.warns(UserWarning, match=r"^calibration: got None; need a source of 20 prompts; because "):
+        assert replay(policy, table(30)).savings == 0
+    report = replay(policy, [table(30), table(30, seed=1)], calibration=table(60, seed=2))
+    assert report.savings > 0 and report.calibration_rollouts == 160  # calibrated once, before the first of two steps
+    assert report.savings_with_calibration == pytest.approx(report.savings - 160 / (60 * 8), abs=1e-12)
+
+
+def test_the_interval_of_mean_k_covers_at_every_law_of_a_two_point_budget():
+    """Exact coverage by summing over all outcomes of n prompts that draw 1 or 8 responses; Maurer and Pontil 2009, Theorem 4."""
+    for n in (2, 5, 40):
+        hit = []
+        for ones in range(n + 1):
+            counts = np.where(np.arange(n) < ones, 1, 8)
+            hit.append(replay(Scripted(8, counts), table(n), level="0.8").intervals["mean_k"])
+        for p in np.linspace(0.02, 0.98, 25):
+            mean = 8 - 7 * p
+            covered = sum(binom.pmf(ones, n, p) for ones, (low, high) in enumerate(hit) if low <= mean <= high)
+            assert covered >= 0.8
+    low, high = hit[20]
+    share = np.where(np.arange(40) < 20, 1, 8) / 8
+    width = sqrt(2 * share.var(ddof=1) * log(20) / 40) + 7 * log(20) / (3 * 39)
+    assert high - low == pytest.approx(16 * width, rel=1e-12) if share.mean() + width <= 1 else high == 8
+
+
+def test_intervals_of_savings_mirror_mean_k():
+    report = replay(OneByOne(8), table(300), level="0.9")
+    low, high = report.intervals["mean_k"]
+    assert 0 < low < report.mean_k < high < 8 and report.level == Fraction(9, 10)
+    np.testing.assert_allclose(report.intervals["savings"], (1 - high / 8, 1 - low / 8))
+    assert report.intervals["savings_with_calibration"] == report.intervals["savings"]
+    assert replay(OneByOne(8), table(1)).intervals["mean_k"] == (0, 8)
+
+
+@pytest.mark.parametrize("tables", [table(9), [table(3), table(4)], Outcomes(np.arange(2, dtype=np.uint64), np.zeros((2, 8), bool))])
+def test_json_round_trip(tables):
+    report = replay(OneByOne(8), tables)
+    again = ReplayReport.from_json(json.loads(json.dumps(report.to_json(), allow_nan=False)))
+    for name, value in vars(report).items():
+        np.testing.assert_equal(getattr(again, name), value)
+        assert type(getattr(again, name)) is type(value)
 
 
 def test_refusals():
     for small in (table(3, width=4), table(0)):
         with pytest.raises(ValueError, match=r"^table: got .*; need 8 .*; because "):
             replay(FixedBudget(8), small)
-    with pytest.raises(ValueError, match=r"^policy: got .*; need .*; because "):
-        replay(OneByOne(7, greed=9), table(30, width=9))
+    with pytest.raises(ValueError, match=r"^table: got no tables; need .*; because "):
+        replay(FixedBudget(8), [])
+    for greed in (9, -1, 0.5):
+        with pytest.raises(ValueError, match=r"^policy: got .*; need .*; because "):
+            replay(OneByOne(7, greed=greed), table(30, width=9))
+    with pytest.raises(ValueError, match=r"^policy: got .* of shape \(3,\); need .*\(4,\); because "):
+        replay(Scripted(8, [2, 2, 2]), table(4))
+    for pool in (table(2), table(9, width=0)):
+        with pytest.raises(ValueError, match=r"^calibration: got .*; need .*; because "):
+            replay(Asks(), table(4), calibration=pool)
+    with pytest.raises(ValueError, match=r"^level: "):
+        replay(FixedBudget(8), table(3), level=95)
