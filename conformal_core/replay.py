@@ -48,9 +48,10 @@ class ReplayReport:
         ``1 - (sum of drawn + calibration_rollouts) / (n k_max)``; negative if calibration costs more than is saved.
     early_stops, early_with_variance : int
         Prompts stopped before ``k_max`` (not those skipped); those of them whose kept responses are neither all accepted nor all rejected.
-    wrong_stops : int
-        Early stops on a wrong answer: the answer named by the policy's ``committed`` is not gold; where none is named, no response drawn
-        was accepted.  (A policy's own definition, which may include a stop at ``k_max``, is in ``audit``.)
+    stops, wrong_stops : int
+        Prompts stopped by the policy: those for which its ``committed`` names an answer, be it at ``k_max``, and early stops; those of them
+        that are wrong: the answer named is not gold (gold unknown: no response accepted has it); where none is named, no response drawn
+        was accepted.
     lost_groups : int
         Groups with both verdicts among the first ``k_max`` responses of the table but one or none among the kept.
     groups_with_variance : int
@@ -85,6 +86,7 @@ class ReplayReport:
     savings_with_calibration: float
     early_stops: int
     early_with_variance: int
+    stops: int
     wrong_stops: int
     lost_groups: int
     groups_with_variance: int
@@ -251,14 +253,17 @@ def _counts(policy: RolloutPolicy, answer: Ints, drawn: Ints) -> Ints:
     return extra.astype(np.int64)
 
 
-def _wrong_stops(policy: RolloutPolicy, final: Outcomes, early: Bools) -> int:
+def _stops(policy: RolloutPolicy, final: Outcomes, early: Bools) -> tuple[Bools, Bools]:
+    """Prompts that were stopped, and those that were stopped wrongly."""
     right = final.passes.any(axis=1)
     committed = getattr(policy, "committed", None)
-    if committed is not None and final.codes is not None:
-        answer = np.asarray(committed(final))
-        own = answer == final.gold if final.gold is not None else (final.passes & (final.codes == answer[:, None])).any(axis=1)
-        right = np.where(answer == UNPARSABLE, right, own)
-    return int((early & ~right).sum())
+    if committed is None or final.codes is None:
+        return early, early & ~right
+    answer = np.asarray(committed(final))
+    named = answer != UNPARSABLE
+    own = answer == final.gold if final.gold is not None else (final.passes & (final.codes == answer[:, None])).any(axis=1)
+    stopped = early | named
+    return stopped, stopped & ~np.where(named, own, right)
 
 
 class _Tally:
@@ -279,6 +284,7 @@ class _Tally:
         size, accepted = kept.sum(axis=1), (final.passes & kept).sum(axis=1)
         varied = (accepted > 0) & (accepted < size)
         early = (final.drawn > 0) & (final.drawn < self.k_max)
+        stopped, wrong = _stops(policy, final, early)
         successes, first_mixed = np.zeros(table.n, np.int64), np.zeros(table.n, np.int64)
         for k in range(1, self.k_max + 1):
             successes += table.passes[:, k - 1]
@@ -290,7 +296,8 @@ class _Tally:
         for name, count in {
             "early_stops": int(early.sum()),
             "early_with_variance": int((early & varied).sum()),
-            "wrong_stops": _wrong_stops(policy, final, early),
+            "stops": int(stopped.sum()),
+            "wrong_stops": int(wrong.sum()),
             "lost_groups": int(((first_mixed > 0) & ~varied).sum()),
             "groups_with_variance": int(varied.sum()),
             "solvable": int((successes > 0).sum()),

@@ -18,7 +18,7 @@ from conformal_core.signal import SignalBudget
 from tests.strategies import outcomes
 
 COUNTS = [
-    "early_stops", "early_with_variance", "wrong_stops", "lost_groups", "groups_with_variance",
+    "early_stops", "early_with_variance", "stops", "wrong_stops", "lost_groups", "groups_with_variance",
     "solvable", "solvable_kept", "positives", "positives_kept",
 ]  # fmt: skip
 
@@ -98,6 +98,7 @@ def test_every_count_is_that_of_a_loop_over_prompts(full, thin, data):
         varied, mixed, early = len(set(kept)) == 2, len(set(row)) == 2, 0 < k < k_max
         want["early_stops"] += early
         want["early_with_variance"] += early and varied
+        want["stops"] += early
         want["wrong_stops"] += early and not any(row[:k])
         want["lost_groups"] += mixed and not varied
         want["groups_with_variance"] += varied
@@ -140,11 +141,13 @@ def test_a_committed_answer_decides_what_a_wrong_stop_is():
             return np.array([0, 1, -1, 7])
 
     policy = Commits(4, [2, 2, 2, 2])
-    assert replay(policy, full).wrong_stops == 2  # by gold: 0 right, 1 wrong, nothing named but solved, 7 never seen
+    report = replay(policy, full)
+    assert (report.stops, report.wrong_stops) == (4, 2)  # by gold: 0 right, 1 wrong, nothing named but solved, 7 never seen
     blind = Outcomes(full.prompt_ids, full.passes, codes=full.codes)
     assert replay(policy, blind).wrong_stops == 2
     assert replay(policy, Outcomes(full.prompt_ids, full.passes)).wrong_stops == 0  # without codes: all saw a success
-    assert replay(Commits(4, [4, 4, 4, 4]), full).wrong_stops == 0  # at k_max nothing was stopped
+    at_the_end = replay(Commits(4, [4, 4, 4, 4]), full)
+    assert (at_the_end.early_stops, at_the_end.stops, at_the_end.wrong_stops) == (0, 3, 2)  # an answer may be named at k_max
 
 
 def test_fixed_budget():
