@@ -25,3 +25,27 @@ def upcast(x: Any) -> Any:
         return np.asarray(x, dtype=np.float64)
     torch = namespace(x)
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def detached(x: Any) -> Any:
+    """`x` without its autograd history; NumPy arrays as they are."""
+    return x.detach() if hasattr(x, "detach") else x
+
+
+def accumulator(x: Any) -> Any:
+    """The dtype in which sums of `x` accumulate: float64, or that of `x` on a device without it."""
+    xp = namespace(x)
+    return x.dtype if xp is not np and x.device.type == "mps" else xp.float64
+
+
+def narrow(x: Any, dtype: Any) -> Any:
+    """`x` in the given dtype of its own library."""
+    return x.astype(dtype) if isinstance(x, _NUMPY) else x.to(dtype)
+
+
+def host(x: Any) -> Any:
+    """`x` as a NumPy array on the host (bfloat16, which NumPy lacks, as float64)."""
+    if not hasattr(x, "detach"):
+        return np.asarray(x)
+    x = x.detach().cpu()
+    return (x.double() if x.dtype.is_floating_point else x).numpy()

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from ._namespace import namespace, upcast
 
+NonFinite = Literal["reject", "raise", "drop"]
+
 _warned: set[str] = set()
 
 
@@ -14,9 +16,11 @@ class LogRatio:
     """Guarded log-ratios and what was noticed on the way.
 
     Attributes:
-        z: (..., T) log pi_theta - log pi_rollout, clipped; 0 at dead tokens, NaN at live tokens with a non-finite log-probability.
+        z: (..., T) log pi_theta - log pi_rollout, clipped; 0 at dead tokens, NaN at live tokens where it is not finite.
         clipped: (...,) number of live tokens the guard moved.
-        nonfinite: (...,) bool, the response has a live token with a non-finite log-probability; every rule rejects it.
+        nonfinite: (...,) bool, the response has a live token whose log-ratio is not finite; every rule rejects it, unless dropped.
+        live: (..., T) bool, the tokens that count: what to pass to a rule as `token_mask`. It differs from ``token_mask != 0`` only under
+            ``nonfinite="drop"``.
         length: (...,) number of live tokens T.
         empty: (...,) bool, no live token: neither accepted nor rejected, contributes 0, stays out of fractions.
     """
@@ -24,13 +28,15 @@ class LogRatio:
     z: Any
     clipped: Any
     nonfinite: Any
+    live: Any
     length: Any
     empty: Any
 
 
-def _warn_half(xp: Any, *arrays: Any) -> None:
-    names = {str(a.dtype).rsplit(".", 1)[-1] for a in arrays}
-    half = names & {"float16", "bfloat16"}
+def warn_half(*arrays: Any) -> None:
+    """Warn, once per dtype and process, that log-probabilities arrive in half precision. Silent while torch.compile traces."""
+    xp = namespace(*arrays)
+    half = {str(a.dtype).rsplit(".", 1)[-1] for a in arrays} & {"float16", "bfloat16"}
     if not half or (hasattr(xp, "compiler") and xp.compiler.is_compiling()) or half <= _warned:
         return
     _warned.update(half)
@@ -42,9 +48,26 @@ def _warn_half(xp: Any, *arrays: Any) -> None:
     )
 
 
-def log_ratio(
-    current: Any, rollout: Any, token_mask: Any, *, clip: float = 20.0, nonfinite: Literal["reject", "raise"] = "reject"
-) -> LogRatio:
+def check_log_ratio(current: Any, rollout: Any, token_mask: Any, clip: float, nonfinite: NonFinite) -> Any:
+    """The array library of the inputs of `log_ratio`, once they are known to fit together."""
+    for name, value in (("current", current), ("rollout", rollout), ("token_mask", token_mask)):
+        if value is None:
+            because = "without the sampler's log-probabilities every log-ratio is 0" if name == "rollout" else "nothing stands in for it"
+            raise ValueError(f"{name}: got None; need an array; because {because}")
+    xp = namespace(current, rollout, token_mask)
+    if not (current.shape == rollout.shape == token_mask.shape):
+        raise ValueError(
+            f"rollout, token_mask: got shapes {tuple(rollout.shape)}, {tuple(token_mask.shape)}; need {tuple(current.shape)}; "
+            "because all three are read token for token"
+        )
+    if not clip > 0:
+        raise ValueError(f"clip: got {clip}; need > 0; because it bounds |z|")
+    if nonfinite not in ("reject", "raise", "drop"):
+        raise ValueError(f"nonfinite: got {nonfinite!r}; need 'reject', 'raise' or 'drop'; because a silent fourth way would dilute scores")
+    return xp
+
+
+def log_ratio(current: Any, rollout: Any, token_mask: Any, *, clip: float = 20.0, nonfinite: NonFinite = "reject") -> LogRatio:
     r"""z_t = clip(log pi_theta(y_t) - log pi_rollout(y_t), -clip, clip) on live tokens, 0 elsewhere.
 
     Each operand is upcast before the subtraction (float64 in NumPy, at least float32 in torch). Values at dead tokens - padding, prompt,
@@ -58,7 +81,9 @@ def log_ratio(
         token_mask: (..., T) bool or integer, non-zero at response tokens the policy generated.
         clip: guard in nats. The bounds on counts of out-of-band tokens survive it for bands inside (e^-clip, e^clip); severities and
             scores are those of the guarded ratios (paper, Appendix B).
-        nonfinite: "reject" marks such responses with NaN so that every rule rejects them; "raise" raises (and syncs with the host).
+        nonfinite: what to do with a live token whose log-ratio is not finite (an unscorable token, a masked vocabulary entry). "reject"
+            marks its response so that every rule rejects it; "drop" removes the token from the sum *and* from T (pass `live` to the
+            rule: with the original mask the response is still rejected, never diluted); "raise" raises, and syncs with the host.
 
     Raises:
         ValueError: shapes differ, clip is not positive, `nonfinite` is unknown, or a live token is not finite and "raise" was asked for.
@@ -71,31 +96,21 @@ def log_ratio(
     >>> r.z.tolist(), r.clipped.tolist(), r.length.tolist()
     ([[0.5, -20.0, 0.0]], [1], [2])
     """
-    if rollout is None:
-        raise ValueError("rollout: got None; need the sampler's log-probabilities; because without them every log-ratio is 0")
-    xp = namespace(current, rollout, token_mask)
-    if not (current.shape == rollout.shape == token_mask.shape):
-        raise ValueError(
-            f"rollout, token_mask: got shapes {tuple(rollout.shape)}, {tuple(token_mask.shape)}; need {tuple(current.shape)}; "
-            "because all three are read token for token"
-        )
-    if not clip > 0:
-        raise ValueError(f"clip: got {clip}; need > 0; because it bounds |z|")
-    if nonfinite not in ("reject", "raise"):
-        raise ValueError(f"nonfinite: got {nonfinite!r}; need 'reject' or 'raise'; because a silent third way would dilute the score")
-    _warn_half(xp, current, rollout)
+    xp = check_log_ratio(current, rollout, token_mask, clip, nonfinite)
+    warn_half(current, rollout)
     live = token_mask != 0
     wide_current, wide_rollout = upcast(current), upcast(rollout)
-    finite = xp.isfinite(wide_current) & xp.isfinite(wide_rollout)
-    usable = live & finite
+    usable = live & xp.isfinite(wide_current) & xp.isfinite(wide_rollout)
     raw = xp.where(usable, wide_current, 0.0) - xp.where(usable, wide_rollout, 0.0)
-    bad = live & ~finite
+    bad = live & ~(usable & xp.isfinite(raw))
     z = xp.where(bad, float("nan"), xp.clip(raw, -clip, clip))
-    length = xp.sum(live, -1)
     flagged = xp.any(bad, -1)
     if nonfinite == "raise" and bool(xp.any(flagged)):
         raise ValueError(
             f"current, rollout: got a non-finite log-probability on {int(xp.sum(bad))} live token(s); need finite values; "
             "because nonfinite='raise'"
         )
-    return LogRatio(z=z, clipped=xp.sum(abs(raw) > clip, -1), nonfinite=flagged, length=length, empty=length == 0)
+    clipped = xp.sum((abs(raw) > clip) & ~bad, -1)
+    live = live & ~bad if nonfinite == "drop" else live
+    length = xp.sum(live, -1)
+    return LogRatio(z=z, clipped=clipped, nonfinite=flagged, live=live, length=length, empty=length == 0)

@@ -1,43 +1,70 @@
-"""Per-response reductions, so that a rule is written once and runs on padded as well as on packed tokens."""
+"""Per-response reductions, so that a rule is written once and runs on padded, packed and blockwise tokens."""
 
+from collections.abc import Callable
 from typing import Any
 
-from ._namespace import namespace, upcast
+from ._namespace import accumulator, detached, namespace, narrow, upcast
+
+Elementwise = Callable[[Any], Any]
+
+
+def check_advantages(advantages: Any, rows: Any, tokens: Any) -> None:
+    """ValueError unless `advantages` has the shape of the responses `rows`, that with one more axis of 1, or that of the `tokens`."""
+    if advantages.shape not in (tuple(rows), (*rows, 1), tuple(tokens)):
+        raise ValueError(
+            f"advantages: got shape {tuple(advantages.shape)}; need {tuple(rows)}, {(*rows, 1)} or {tuple(tokens)}; "
+            "because a response has one sign"
+        )
 
 
 class Rows:
     """Padded responses: `z` and `token_mask` of shape (..., T), reduced over the last axis.
 
     Dead tokens are set to 0 before anything is computed; a non-finite value on a live token becomes NaN, which every rule rejects.
+    Sums accumulate in float64 where the device has it and are divided there, then rounded once to the dtype of `z`.
+
+    Attributes: `xp` (numpy or torch), `z`, `live` (..., T), `length` (...,).
     """
 
     def __init__(self, z: Any, token_mask: Any) -> None:
         self.xp = namespace(z, token_mask)
         if z.shape != token_mask.shape:
             raise ValueError(f"token_mask: got shape {tuple(token_mask.shape)}; need {tuple(z.shape)}; because it marks the tokens of z")
-        self.live = token_mask != 0
-        wide = upcast(z.detach() if hasattr(z, "detach") else z)
-        finite = self.xp.where(self.xp.isfinite(wide), wide, float("nan"))
-        self.z = self.xp.where(self.live, finite, 0.0)
-        self._setup()
+        wide = upcast(detached(z))
+        live = token_mask != 0
+        self._set(self.xp.where(live, self.xp.where(self.xp.isfinite(wide), wide, float("nan")), 0.0), live)
 
-    def finite(self) -> Any:
-        """One bool per response: every live log-ratio is finite."""
-        return self.xp.isfinite(self.sum(self.z))
-
-    def _setup(self) -> None:
-        self.length = self.sum(self.live)
-        self.divisor = upcast(self.xp.clip(self.length, 1, None))
+    def _set(self, z: Any, live: Any) -> None:
+        self.z, self.live = z, live
+        self.length = self.sum(live)
 
     def sum(self, x: Any) -> Any:
-        return self.xp.sum(x, -1)
+        """Sum of per-token `x` for each response, in the dtype of `x` (integers for bool)."""
+        return narrow(self._accumulate(x), x.dtype) if self._is_float(x) else self.xp.sum(x, -1)
 
     def mean(self, x: Any) -> Any:
-        return self.sum(x) / self.divisor
+        """Sum of `x`, which is 0 at dead tokens, over the number of live tokens; 0 for a response without any."""
+        return narrow(self._accumulate(x) / narrow(self.xp.clip(self.length, 1, None), accumulator(x)), x.dtype)
 
     def max(self, x: Any) -> Any:
         """Largest of non-negative `x`; 0 for a response without live tokens."""
         return self.xp.amax(x, -1) if x.shape[-1] else self.sum(x)
+
+    def total_of(self, f: Elementwise) -> Any:
+        """Sum over live tokens of f(z); `f` is elementwise with f(0) = 0 and f(NaN) = NaN."""
+        return self.sum(f(self.z))
+
+    def mean_of(self, f: Elementwise) -> Any:
+        """Mean over live tokens of f(z), `f` as in `total_of`. Rules that read only `*_of` run blockwise in bounded memory."""
+        return self.mean(f(self.z))
+
+    def max_of(self, f: Elementwise) -> Any:
+        """Largest f(z) over live tokens, `f` as in `total_of` and non-negative."""
+        return self.max(f(self.z))
+
+    def finite(self) -> Any:
+        """One bool per response: every live log-ratio is finite."""
+        return self.xp.isfinite(self.total_of(lambda z: z))
 
     def spread(self, per_row: Any) -> Any:
         """One value per response, repeated to the shape of the tokens."""
@@ -45,14 +72,16 @@ class Rows:
 
     def advantage(self, advantages: Any) -> Any:
         """One advantage per response; per-token advantages are averaged over live tokens, so a response is decided as a whole."""
-        namespace(self.z, advantages)
+        namespace(self.length, advantages)
+        check_advantages(advantages, self.length.shape, self.live.shape)
         if advantages.shape == self.length.shape:
             return advantages
         if advantages.shape == (*self.length.shape, 1):
             return advantages[..., 0]
-        if advantages.shape == self.z.shape:
-            return self.mean(self.xp.where(self.live, upcast(advantages), 0.0))
-        raise ValueError(
-            f"advantages: got shape {tuple(advantages.shape)}; need {tuple(self.length.shape)}, one more axis of 1, or "
-            f"{tuple(self.z.shape)}; because a response has one sign"
-        )
+        return self.mean(self.xp.where(self.live, upcast(advantages), 0.0))
+
+    def _is_float(self, x: Any) -> bool:
+        return bool(x.dtype.kind == "f") if hasattr(x.dtype, "kind") else bool(x.dtype.is_floating_point)
+
+    def _accumulate(self, x: Any) -> Any:
+        return self.xp.sum(x, -1, dtype=accumulator(x))

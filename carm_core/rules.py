@@ -8,7 +8,7 @@ A response without live tokens is kept and contributes nothing.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from . import scores as _s
 from ._checks import DEFAULT_BAND, boundary_costs, check_positive, check_tau
@@ -23,11 +23,19 @@ Band = tuple[float, float]
 class Rule(ABC):
     """Base of all rules. `conditioning`: "both" gates every response, "negative" only those with a negative advantage.
 
-    A custom rule overrides `accept(rows)`. With "negative" a response of non-negative advantage is kept whatever its ratios (unless a
-    log-ratio is not finite), so the certificate covers negative advantages only and `certificate` reports p_out = 1.
+    With "negative" a response of non-negative advantage is kept whatever its ratios (unless a log-ratio is not finite), so the
+    certificate covers negative advantages only and `certificate` reports p_out = 1.
+
+    A custom rule overrides `accept(rows)`; it sets ``blockwise = True`` if that reads only `length` and the `*_of` methods of `Rows` and
+    decides each response alone, so that a batch may be evaluated block by block.
     """
 
     conditioning: Conditioning = field(default="both", kw_only=True)
+    blockwise: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        if "accept" in vars(cls) and "blockwise" not in vars(cls):
+            cls.blockwise = False
 
     def __post_init__(self) -> None:
         if self.conditioning not in ("both", "negative"):
@@ -98,6 +106,8 @@ class NoMask(Rule):
     [True, False]
     """
 
+    blockwise: ClassVar[bool] = True
+
     def accept(self, rows: Rows) -> Any:
         return rows.finite()
 
@@ -113,6 +123,7 @@ class CARM(Rule):
     0.0887
     """
 
+    blockwise: ClassVar[bool] = True
     tau: float
 
     def __post_init__(self) -> None:
@@ -140,6 +151,7 @@ class GeoMean(Rule):
     (1.0, -1.0)
     """
 
+    blockwise: ClassVar[bool] = True
     tau: float
 
     def __post_init__(self) -> None:
@@ -170,6 +182,7 @@ class TRM(Rule):
     (1.0, 0.0)
     """
 
+    blockwise: ClassVar[bool] = True
     delta: float = 0.05
 
     def __post_init__(self) -> None:
@@ -202,6 +215,7 @@ class TRMMean(Rule):
     0.0432
     """
 
+    blockwise: ClassVar[bool] = True
     delta: float = 0.001
 
     def __post_init__(self) -> None:
@@ -227,6 +241,7 @@ class MeanExpAbs(Rule):
     0.08
     """
 
+    blockwise: ClassVar[bool] = True
     threshold: float
 
     def __post_init__(self) -> None:
@@ -254,6 +269,7 @@ class OPSM(Rule):
     [False, True, True]
     """
 
+    blockwise: ClassVar[bool] = True
     delta: float
     conditioning: Conditioning = field(default="negative", kw_only=True)
 
@@ -279,6 +295,7 @@ class SeqMIS(Rule):
     [False, True]
     """
 
+    blockwise: ClassVar[bool] = True
     cap: float = 3.0
 
     def __post_init__(self) -> None:
@@ -286,11 +303,11 @@ class SeqMIS(Rule):
         check_positive("cap", self.cap, "it caps a product of ratios")
 
     def accept(self, rows: Rows) -> Any:
-        return (rows.sum(rows.z) <= math.log(self.cap)) | (rows.length == 0)
+        return (rows.total_of(_s._identity) <= math.log(self.cap)) | (rows.length == 0)
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
         keep = self.keep_rows(rows, advantages)
-        ratio = rows.xp.exp(rows.xp.clip(rows.xp.where(keep, rows.sum(rows.z), 0.0), None, _s._EXP_LIMIT))
+        ratio = rows.xp.exp(rows.xp.clip(rows.xp.where(keep, rows.total_of(_s._identity), 0.0), None, _s._EXP_LIMIT))
         return rows.xp.where(rows.live & rows.spread(keep), rows.spread(ratio), 0.0)
 
 
@@ -303,6 +320,7 @@ class SeqTIS(Rule):
     [[2.0, 2.0], [1.0, 1.0]]
     """
 
+    blockwise: ClassVar[bool] = True
     cap: float = 2.0
 
     def __post_init__(self) -> None:
@@ -314,7 +332,7 @@ class SeqTIS(Rule):
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
         keep = self.keep_rows(rows, advantages)
-        ratio = rows.xp.exp(rows.xp.clip(rows.xp.where(keep, rows.sum(rows.z), 0.0), None, math.log(self.cap)))
+        ratio = rows.xp.exp(rows.xp.clip(rows.xp.where(keep, rows.total_of(_s._identity), 0.0), None, math.log(self.cap)))
         return rows.xp.where(rows.live & rows.spread(keep), rows.spread(ratio), 0.0)
 
 
@@ -330,6 +348,7 @@ class IcePop(Rule):
     [[0.0, 1.0, 0.0]]
     """
 
+    blockwise: ClassVar[bool] = True
     alpha: float = 0.5
     beta: float = 5.0
     weighted: bool = True

@@ -29,30 +29,41 @@ class Scores:
     empty: Any
 
 
+def _identity(z: Any) -> Any:
+    return z
+
+
+def _square(z: Any) -> Any:
+    return z * z
+
+
 def _mean_abs(rows: Rows) -> Any:
-    return rows.mean(abs(rows.z))
+    return rows.mean_of(abs)
 
 
 def _signed(rows: Rows) -> Any:
-    return rows.mean(rows.z)
+    return rows.mean_of(_identity)
 
 
 def _mean_k2(rows: Rows) -> Any:
-    return rows.mean(rows.z * rows.z) / 2
+    return rows.mean_of(_square) / 2
 
 
 def _max_k2(rows: Rows) -> Any:
-    return rows.max(rows.z * rows.z) / 2
+    return rows.max_of(_square) / 2
 
 
 def _mean_k3(rows: Rows) -> Any:
-    z = rows.xp.clip(rows.z, -_EXP_LIMIT, _EXP_LIMIT)
-    return rows.mean(rows.xp.expm1(z) - z)
+    def k3(z: Any) -> Any:
+        z = rows.xp.clip(z, -_EXP_LIMIT, _EXP_LIMIT)
+        return rows.xp.expm1(z) - z
+
+    return rows.mean_of(k3)
 
 
 def _excess_exp_abs(rows: Rows) -> Any:
     """mean e^|z| - 1: the part that can be small, kept apart so that it does not drown in the 1."""
-    return rows.mean(rows.xp.expm1(rows.xp.clip(abs(rows.z), None, _EXP_LIMIT)))
+    return rows.mean_of(lambda z: rows.xp.expm1(rows.xp.clip(abs(z), None, _EXP_LIMIT)))
 
 
 def carm_score(z: Any, token_mask: Any) -> Any:

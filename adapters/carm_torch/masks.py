@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from carm_core import Rule, log_ratio, masked_loss
+from carm_core.logratio import NonFinite, check_log_ratio, warn_half
 
-from .packed import PackedRows
-
-NonFinite = Literal["reject", "raise"]
+from .blocks import GuardedRows, block_size, keep_padded
+from .packed import PackedBlocks, PackedRows, packed_live
 
 
 def keep_mask(
@@ -38,8 +38,14 @@ def keep_mask(
     >>> keep_mask(new, old, torch.tensor([[1, 1, 0], [1, 1, 1]]), CARM(1.02)).tolist()
     [True, False]
     """
-    z = log_ratio(current.detach(), rollout.detach(), token_mask, clip=clip, nonfinite=nonfinite).z
-    keep: Tensor = rule.keep(z, token_mask, advantages)
+    if nonfinite == "raise":
+        log_ratio(current.detach(), rollout.detach(), token_mask, clip=clip, nonfinite=nonfinite)
+    check_log_ratio(current, rollout, token_mask, clip, nonfinite)
+    warn_half(current, rollout)
+    arrays, drop = (current.detach(), rollout.detach(), token_mask), nonfinite == "drop"
+    if current.dim() == 2 and rule.blockwise and not torch.compiler.is_compiling():
+        return keep_padded(rule, *arrays, advantages, clip=clip, drop=drop, block=block_size(current))
+    keep: Tensor = rule.keep_rows(GuardedRows(*arrays, clip, drop), advantages)
     return keep
 
 
@@ -69,14 +75,17 @@ def packed_keep_mask(
     [True, False]
     """
     current, rollout = _flat(current.detach()), _flat(rollout.detach())
-    positions = torch.arange(current.numel(), device=current.device)
-    live = (positions >= cu_seqlens[0]) & (positions < cu_seqlens[-1])
-    if token_mask is not None:
-        live = live & (_flat(token_mask) != 0)
-    z = log_ratio(current, rollout, live, clip=clip, nonfinite=nonfinite).z
+    token_mask = None if token_mask is None else _flat(token_mask)
     if advantages is not None and advantages.shape == (1, current.numel()):
         advantages = advantages[0]
-    keep: Tensor = rule.keep_rows(PackedRows(z, live, cu_seqlens), advantages)
+    check_log_ratio(current, rollout, current if token_mask is None else token_mask, clip, nonfinite)
+    if rule.blockwise and nonfinite != "raise" and not torch.compiler.is_compiling():
+        warn_half(current, rollout)
+        blocks = PackedBlocks(current, rollout, token_mask, cu_seqlens, clip, nonfinite == "drop", block_size(current))
+        streamed: Tensor = rule.keep_rows(blocks, advantages)
+        return streamed
+    ratio = log_ratio(current, rollout, packed_live(current, cu_seqlens, token_mask), clip=clip, nonfinite=nonfinite)
+    keep: Tensor = rule.keep_rows(PackedRows(ratio.z, ratio.live, cu_seqlens), advantages)
     return keep
 
 

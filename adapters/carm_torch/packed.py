@@ -1,9 +1,21 @@
 """Reductions over packed responses: one flat token axis, boundaries in cu_seqlens."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from carm_core import Rows
+from carm_core._namespace import accumulator
+
+from .blocks import StreamedRows, guarded
+
+
+def packed_live(tokens: Tensor, cu_seqlens: Tensor, token_mask: Tensor | None) -> Tensor:
+    """(N,) bool: inside the packed responses, and selected by the mask where there is one."""
+    positions = torch.arange(tokens.numel(), device=tokens.device)
+    inside = (positions >= cu_seqlens[0]) & (positions < cu_seqlens[-1])
+    return inside if token_mask is None else inside & (token_mask != 0)
 
 
 class PackedRows(Rows):
@@ -22,15 +34,49 @@ class PackedRows(Rows):
         super().__init__(z, (token_mask != 0) & inside)
 
     def sum(self, x: Tensor) -> Tensor:
-        if not x.dtype.is_floating_point:
-            wide, out = torch.int64, torch.int64
-        else:
-            wide, out = (x.dtype if x.device.type == "mps" else torch.float64), x.dtype
-        total = torch.zeros(self.n + 1, dtype=wide, device=x.device).index_add(0, self.ids, x.to(wide))
-        return total[: self.n].to(out)
+        return self._accumulate(x).to(x.dtype if x.dtype.is_floating_point else torch.int64)
+
+    def _accumulate(self, x: Tensor) -> Tensor:
+        wide = accumulator(x) if x.dtype.is_floating_point else torch.int64
+        return torch.zeros(self.n + 1, dtype=wide, device=x.device).index_add(0, self.ids, x.to(wide))[: self.n]
 
     def max(self, x: Tensor) -> Tensor:
         return torch.zeros(self.n + 1, dtype=x.dtype, device=x.device).scatter_reduce(0, self.ids, x, "amax")[: self.n]
 
     def spread(self, per_row: Tensor) -> Tensor:
         return torch.cat([per_row, per_row.new_zeros(1)])[self.ids]
+
+
+class PackedBlocks(StreamedRows):
+    """Packed (N,) log-probabilities, read one block of tokens at a time; the last running total is that of the padding."""
+
+    def __init__(
+        self, current: Tensor, rollout: Tensor, token_mask: Tensor | None, cu_seqlens: Tensor, clip: float, drop: bool, block: int
+    ) -> None:
+        self._arrays, self._guard, self._step = (current, rollout, token_mask), (clip, drop), block
+        self._bounds = cu_seqlens.to(torch.int64).contiguous()
+        super().__init__(torch.zeros(cu_seqlens.numel(), device=current.device), tuple(current.shape), current.dtype)
+
+    def blocks(self) -> Iterator[slice]:
+        return (slice(at, at + self._step) for at in range(0, self._tokens[0], self._step))
+
+    def read(self, where: slice) -> tuple[Tensor, Tensor]:
+        current, rollout, mask = self._arrays
+        positions = self._positions(where)
+        inside = (positions >= self._bounds[0]) & (positions < self._bounds[-1])
+        return guarded(current[where], rollout[where], inside if mask is None else inside & (mask[where] != 0), *self._guard)
+
+    def add(self, totals: Tensor, where: slice, values: Tensor) -> Tensor:
+        return totals.index_add_(0, self._ids(where), values)
+
+    def largest(self, totals: Tensor, where: slice, values: Tensor) -> Tensor:
+        return totals.scatter_reduce_(0, self._ids(where), values, "amax")
+
+    def finish(self, totals: Tensor) -> Tensor:
+        return totals[:-1]
+
+    def _positions(self, where: slice) -> Tensor:
+        return torch.arange(where.start, min(where.stop, self._tokens[0]), device=self._bounds.device)
+
+    def _ids(self, where: slice) -> Tensor:
+        return torch.searchsorted(self._bounds[1:], self._positions(where), right=True)

@@ -1,0 +1,140 @@
+"""Guarded log-ratios read block by block, so that a mask costs no more memory than one block, whatever the batch."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from carm_core import Rows, Rule
+from carm_core._namespace import accumulator, upcast
+from carm_core.rows import check_advantages
+
+CPU_BLOCK = 1 << 16
+"""Tokens per block on a CPU: float32 temporaries of it fit a core's L2 cache."""
+
+DEVICE_BLOCK = 1 << 23
+"""Tokens per block elsewhere, where starting a kernel costs more than reading a megabyte."""
+
+
+def block_size(x: Tensor) -> int:
+    """Tokens to evaluate at once on the device of `x`."""
+    return CPU_BLOCK if x.device.type == "cpu" else DEVICE_BLOCK
+
+
+def guarded(current: Tensor, rollout: Tensor, token_mask: Tensor, clip: float, drop: bool) -> tuple[Tensor, Tensor]:
+    """``(z, live)`` of `carm_core.log_ratio`, without its counts and without gradient: NaN at live tokens that are not finite."""
+    live = token_mask.bool()
+    raw = upcast(current) - upcast(rollout)
+    if drop:
+        live = live & raw.isfinite()
+    z = raw.clamp(-clip, clip)
+    z += raw.sub_(raw)  # 0 where raw is finite, NaN elsewhere
+    return torch.where(live, z, 0.0), live
+
+
+class GuardedRows(Rows):
+    """Padded (B, T) log-probabilities, evaluated whole."""
+
+    def __init__(self, current: Tensor, rollout: Tensor, token_mask: Tensor, clip: float, drop: bool) -> None:
+        self.xp = torch
+        self._set(*guarded(current, rollout, token_mask, clip, drop))
+
+    def finite(self) -> Tensor:
+        return self.z.sum(-1).isfinite()
+
+
+class StreamedRows(Rows):
+    """Responses whose tokens are held one block at a time; offers `length`, `*_of`, `finite` and `advantage`, all a blockwise rule needs.
+
+    A layout says how the token axis is cut (`blocks`), what a piece holds (`read`: z and live) and how its values join the running
+    per-response `add` and `largest`.
+    """
+
+    xp = torch
+
+    def __init__(self, totals: Tensor, tokens: tuple[int, ...], dtype: torch.dtype) -> None:
+        self._zero, self._tokens = totals, tokens
+        self._dtype = torch.promote_types(dtype, torch.float32)
+        self.length = self._stream(torch.int64, lambda where: self.read(where)[1])
+
+    def blocks(self) -> Iterator[slice]:
+        raise NotImplementedError
+
+    def read(self, where: slice) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def add(self, totals: Tensor, where: slice, values: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def largest(self, totals: Tensor, where: slice, values: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def finish(self, totals: Tensor) -> Tensor:
+        """One value per response from the running totals."""
+        return totals
+
+    def total_of(self, f: Callable[[Tensor], Tensor]) -> Tensor:
+        return self._stream(accumulator(self._zero), lambda where: f(self.read(where)[0])).to(self._dtype)
+
+    def mean_of(self, f: Callable[[Tensor], Tensor]) -> Tensor:
+        return self._mean(lambda where: f(self.read(where)[0]))
+
+    def max_of(self, f: Callable[[Tensor], Tensor]) -> Tensor:
+        totals = self._zero.to(self._dtype)
+        for where in self.blocks():
+            totals = self.largest(totals, where, f(self.read(where)[0]))
+        return self.finish(totals)
+
+    def advantage(self, advantages: Tensor) -> Tensor:
+        check_advantages(advantages, self.length.shape, self._tokens)
+        if advantages.shape != self._tokens or advantages.shape == self.length.shape:
+            return advantages.reshape(self.length.shape)
+        return self._mean(lambda where: torch.where(self.read(where)[1], upcast(advantages[..., where]), 0.0))
+
+    def _mean(self, values: Callable[[slice], Tensor]) -> Tensor:
+        total = self._stream(accumulator(self._zero), values)
+        return (total / self.length.clip(1).to(total.dtype)).to(self._dtype)
+
+    def _stream(self, dtype: torch.dtype, values: Callable[[slice], Tensor]) -> Tensor:
+        totals = self._zero.to(dtype)
+        for where in self.blocks():
+            totals = self.add(totals, where, values(where).to(dtype))
+        return self.finish(totals)
+
+
+class ColumnBlocks(StreamedRows):
+    """Padded (B, T) log-probabilities, read some columns of every response at a time."""
+
+    def __init__(self, current: Tensor, rollout: Tensor, token_mask: Tensor, clip: float, drop: bool, block: int) -> None:
+        self._arrays, self._guard = (current, rollout, token_mask), (clip, drop)
+        self._step = max(1, block // max(1, current.shape[0]))
+        super().__init__(torch.zeros(current.shape[0], device=current.device), tuple(current.shape), current.dtype)
+
+    def blocks(self) -> Iterator[slice]:
+        return (slice(at, at + self._step) for at in range(0, self._tokens[-1], self._step))
+
+    def read(self, where: slice) -> tuple[Tensor, Tensor]:
+        return guarded(*(x[:, where] for x in self._arrays), *self._guard)
+
+    def add(self, totals: Tensor, where: slice, values: Tensor) -> Tensor:
+        return totals + values.sum(-1)
+
+    def largest(self, totals: Tensor, where: slice, values: Tensor) -> Tensor:
+        return torch.maximum(totals, values.amax(-1))
+
+
+def keep_padded(
+    rule: Rule, current: Tensor, rollout: Tensor, token_mask: Tensor, advantages: Tensor | None, *, clip: float, drop: bool, block: int
+) -> Tensor:
+    """`Rule.keep_rows` on (B, T) log-probabilities, a few whole rows at a time, or a few columns of one row where rows are long."""
+    rows, width = current.shape
+    if advantages is not None:
+        check_advantages(advantages, (rows,), (rows, width))
+    step = max(1, block // max(1, width))
+    keeps = []
+    for at in range(0, rows, step):
+        part = slice(at, at + step)
+        arrays = current[part], rollout[part], token_mask[part], clip, drop
+        some = ColumnBlocks(*arrays, block) if width > block else GuardedRows(*arrays)
+        keeps.append(rule.keep_rows(some, None if advantages is None else advantages[part]))
+    return torch.cat(keeps) if keeps else torch.ones(0, dtype=torch.bool, device=current.device)
