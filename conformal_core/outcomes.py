@@ -7,6 +7,7 @@ row ``i`` holds ``drawn[i]`` responses, and nothing at or beyond column ``drawn[
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ __all__ = ["NOT_DRAWN", "UNPARSABLE", "Outcomes"]
 UNPARSABLE = -1
 #: Answer code in columns that were never drawn.
 NOT_DRAWN = -2
+#: Default of ``drawn``: every column; replaced by the number of columns when the object is made.
+_ALL: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +59,7 @@ class Outcomes:
 
     prompt_ids: NDArray[np.uint64]
     passes: NDArray[np.bool_]
-    drawn: NDArray[np.int64] = None  # type: ignore[assignment]  # filled in __post_init__
+    drawn: NDArray[np.int64] = _ALL
     codes: NDArray[np.int64] | None = None
     gold: NDArray[np.int64] | None = None
     step: int = 0

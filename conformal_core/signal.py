@@ -11,44 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .auto_delta import _rational
-from .conformal_budget import _is_due, _positive
+from .early import UntilMixed
 from .keys import uniforms
 from .level import Level, as_level, min_calibration_size
 from .outcomes import Outcomes
-from .policy import CalibrationRequest, RolloutPolicy
-from .quantile import conformal_quantile
-from .scores import k_mix, signal_score
-from .thresholds import check_grid
+from .policy import CalibrationRequest
+from .schedule import RecalibrationSchedule, positive
+from .scores import signal_score
+from .stream import StreamWindow
 
 __all__ = ["SignalBudget"]
 
 
-class _UntilResolved(RolloutPolicy):
-    """Climb the grid until the group holds ``m`` successes and ``m`` failures, or ``K_max`` responses."""
-
-    def __init__(self, grid: Sequence[int], m: int) -> None:
-        self.grid = check_grid(grid)
-        self.k_max = self.grid[-1]
-        self.m = _positive("m", m)
-        if self.k_max < 2 * self.m:
-            raise ValueError(f"m: got {m}; need at most {self.k_max // 2}; because a group of {self.k_max} cannot hold {m} of each")
-
-    def __repr__(self) -> str:
-        return f"_UntilResolved({self.grid}, m={self.m})"
-
-    def first(self, prompt_ids: NDArray[np.uint64], step: int) -> NDArray[np.int64]:
-        return np.full(len(prompt_ids), self.grid[0], np.int64)
-
-    def more(self, outcomes: Outcomes) -> NDArray[np.int64]:
-        following = np.append(self.grid, self.k_max)[np.searchsorted(self.grid, outcomes.drawn, side="right")]
-        return np.where(self._k_mix(outcomes) > 0, 0, np.maximum(following - outcomes.drawn, 0)).astype(np.int64)
-
-    def _k_mix(self, outcomes: Outcomes) -> NDArray[np.int64]:
-        """First budget within ``K_max`` and the responses drawn with ``m`` successes and ``m`` failures; 0 if there is none."""
-        return k_mix(outcomes.passes[:, : self.k_max], self.m, drawn=outcomes.drawn)
-
-
-class SignalBudget(_UntilResolved):
+class SignalBudget(UntilMixed):
     r"""Stop when the group holds ``m`` successes and ``m`` failures; give up at ``f`` draws if it does not.
 
     ``f = 1 + q`` with ``q`` the conformal quantile, at level ``delta``, of ``S_i = k_mix,i - 1`` if calibration prompt ``i`` becomes
@@ -56,9 +31,11 @@ class SignalBudget(_UntilResolved):
     budget of the grid that is at least ``f``.  With too few calibration prompts ``f`` is infinite and nobody gives up.
 
     *Guarantee*: P(a prompt would have become mixed by ``K_max`` and is cut off before) ``<= delta``, for a prompt exchangeable with those
-    of the calibration window, the policy being fixed while the window was filled (drift makes it approximate; :meth:`audit` measures it).
+    of the calibration window, the policy being fixed while the window was filled (:meth:`audit` measures what drift does to it).
     The event is ``S > q`` for one number per prompt, so no factor for the budgets is paid.  On a grid ``f`` rounds up, which only lowers
-    the loss.  With ``by_first_outcome`` the bound holds within each of the two classes.
+    the loss.  With ``by_first_outcome`` the bound holds within each of the two classes.  Under ``drift`` the guarantees of
+    :class:`StreamWindow` take its place; with ``alarm`` a bound delta becomes at most ``delta / (1 - alarm)``, each false alarm (of
+    probability ``alarm`` at most) opening a new window.
 
     Parameters
     ----------
@@ -83,6 +60,13 @@ class SignalBudget(_UntilResolved):
         With ``"offline"`` no training prompt is designated.
     n_calibration, recalibrate_every : int
         Offline calibration only.
+    drift : {"none", "recency", "aci"}
+        Stream calibration only: how scores of older policies are treated; see :class:`StreamWindow`.
+    recency, gamma : number
+        Its parameters: the weight of a score falls by ``recency`` per step; the level moves by ``gamma`` times the error.
+    alarm : number, optional
+        Level of a :class:`DriftMonitor` on the number of passes among the first ``grid[0]`` responses of every training prompt, which
+        costs nothing.  An alarm empties the window (stream) or makes a calibration due (offline).  Default: no monitor.
 
     Raises
     ------
@@ -120,31 +104,38 @@ class SignalBudget(_UntilResolved):
         calibration: Literal["stream", "offline"] = "stream",
         n_calibration: int = 200,
         recalibrate_every: int = 50,
+        drift: Literal["none", "recency", "aci"] = "none",
+        recency: Level = "0.98",
+        gamma: Level = "0.02",
+        alarm: Level | None = None,
     ) -> None:
         super().__init__(grid, m)
         self.delta = as_level(delta)
         self.share = _rational("share", share)
         if self.share == 0:
             raise ValueError("share: got 0; need a share in (0, 1]; because without designated prompts the window is never refreshed")
-        self.window = _positive("window", window)
+        self.window = positive("window", window)
         self.seed = int(seed)
         self.by_first_outcome = bool(by_first_outcome)
         if calibration not in ("stream", "offline"):
             raise ValueError(f"calibration: got {calibration!r}; need 'stream' or 'offline'; because S is learnt from one or the other")
         self.mode = calibration
-        self.n_calibration = _positive("n_calibration", n_calibration)
-        self.recalibrate_every = _positive("recalibrate_every", recalibrate_every)
-        self._need = min_calibration_size(self.delta)
+        self.n_calibration = positive("n_calibration", n_calibration)
+        if self.mode == "offline" and drift != "none":
+            raise ValueError(f"drift: got {drift!r}; need 'none'; because an offline window holds one policy's scores, and no later ones")
+        need = min_calibration_size(self.delta)
         name, size = ("window", self.window) if self.mode == "stream" else ("n_calibration", self.n_calibration)
-        if size < self._need:
-            raise ValueError(f"{name}: got {size}; need {self._need}; because with fewer no f at delta = {self.delta} is finite")
-        classes = 2 if self.by_first_outcome else 1
-        self._windows: list[list[int]] = [[] for _ in range(classes)]
-        self._clock: tuple[tuple[float, ...], tuple[bool, ...]] = self._read_windows()
+        if size < need:
+            raise ValueError(f"{name}: got {size}; need {need}; because with fewer no f at delta = {self.delta} is finite")
+        self._windows = [
+            StreamWindow(self.delta, size, drift=drift, recency=recency, gamma=gamma) for _ in range(2 if self.by_first_outcome else 1)
+        ]
+        self._schedule = RecalibrationSchedule(recalibrate_every, alarm=alarm, stage=self.grid[0], seed=self.seed)
+        self._clock = self._read_windows()
         #: Step of the last update, and the clock under which it was sampled.
         self._updated: tuple[int, tuple[float, ...], tuple[bool, ...]] | None = None
-        self._calibrated_at: int | None = None
-        self._designated_share = 0.0
+        self._shares = {"designated_share": 0.0, "calibration_extra_share": 0.0}
+        self._alarms = 0
 
     def __repr__(self) -> str:
         return f"SignalBudget({self.grid}, m={self.m}, delta={str(self.delta)!r}, calibration={self.mode!r})"
@@ -153,11 +144,7 @@ class SignalBudget(_UntilResolved):
 
     def _read_windows(self) -> tuple[tuple[float, ...], tuple[bool, ...]]:
         """Per class: ``f``, and whether the window is too short for ``delta``."""
-        clock = []
-        for scores in self._windows:
-            q = conformal_quantile(np.array(scores, np.float64), self.delta) if scores else None
-            clock.append(1.0 + q.value if q is not None and q.attainable else inf)
-        return tuple(clock), tuple(len(scores) < self._need for scores in self._windows)
+        return tuple(1 + w.threshold for w in self._windows), tuple(w.short for w in self._windows)
 
     def _clock_of(self, step: int) -> tuple[tuple[float, ...], tuple[bool, ...]]:
         """The clock under which ``step`` was (or is) sampled: that of before the last update, if ``step`` is what was updated."""
@@ -189,34 +176,48 @@ class SignalBudget(_UntilResolved):
     # -- calibration -------------------------------------------------------------------------------------------------------
 
     def calibration(self, step: int) -> CalibrationRequest | None:
-        """Offline mode: ``n_calibration`` prompts rolled until resolved, at step 0 and every ``recalibrate_every`` steps.  Else none."""
-        if self.mode == "stream" or not _is_due(step, self._calibrated_at, self.recalibrate_every):
+        """Offline mode: ``n_calibration`` prompts rolled until resolved, first, every ``recalibrate_every`` steps and after an alarm."""
+        why = None if self.mode == "stream" else self._schedule.due(step)
+        if why is None:
             return None
-        return CalibrationRequest(self.n_calibration, _UntilResolved(self.grid, self.m), f"futility clock of step {step}")
+        return CalibrationRequest(self.n_calibration, UntilMixed(self.grid, self.m), f"futility clock of step {step}: {why}")
 
     def calibrate(self, outcomes: Outcomes) -> None:
         """Replace the window by the scores of these prompts, each resolved or drawn to ``K_max``; ``ValueError`` otherwise.
 
         ``outcomes.step`` is the step of the request: it sets the clock of the next calibration.
         """
-        scores = self._finished(outcomes)
-        which = self._class_of(outcomes)
-        self._windows = [[int(s) for s in scores[which == c]] for c in range(len(self._windows))]
+        scores, which = self._finished(outcomes), self._class_of(outcomes)
+        for c, window in enumerate(self._windows):
+            window.replace(scores[which == c], outcomes.step)
         self._clock, self._updated = self._read_windows(), None
-        self._calibrated_at = outcomes.step
+        self._schedule.calibrated(outcomes)
 
     def update(self, outcomes: Outcomes) -> None:
-        """Append S of the designated prompts to the window, in the order of their ids; ``ValueError`` if one was cut off."""
+        """Append S of the designated prompts to the window, in the order of their ids; ``ValueError`` if one was cut off.
+
+        After an alarm the windows are emptied instead, of this step's prompts too: the alarm has looked at them.
+        """
+        alarm = self._schedule.observe(outcomes)
         if self.mode == "offline":
             return
         chosen = self.designated(outcomes) & (outcomes.drawn > 0)
-        self._designated_share = float(chosen.mean()) if outcomes.n else 0.0
         f, short = self._clock_of(outcomes.step)
         mine = outcomes.take(np.flatnonzero(chosen)[np.argsort(outcomes.prompt_ids[chosen], kind="stable")])
         scores, which = self._finished(mine), self._class_of(mine)
+        spent = int((mine.drawn - np.minimum(mine.drawn, self._cut_at(mine))).sum())
+        self._shares = {
+            "designated_share": float(chosen.mean()) if outcomes.n else 0.0,
+            "calibration_extra_share": spent / max(int(outcomes.drawn.sum()), 1),
+        }
         for c, window in enumerate(self._windows):
-            window.extend(int(s) for s in scores[which == c])
-            del window[: -self.window]
+            if alarm:
+                window.replace([], outcomes.step)
+            else:
+                window.extend(scores[which == c], outcomes.step, f[c] - 1)
+        if alarm:
+            self._alarms += 1
+            self._schedule.calibrated(outcomes.take(np.zeros(0, np.int64)))
         if self._updated is not None and self._updated[0] == outcomes.step and self._clock != (f, short):
             warnings.warn(
                 f"outcomes.step: got {outcomes.step} again after an update; the clock of before that update stays in force until the "
@@ -228,7 +229,7 @@ class SignalBudget(_UntilResolved):
 
     def _finished(self, outcomes: Outcomes) -> NDArray[np.int64]:
         """S of each prompt, all of which must be resolved or at ``K_max``."""
-        first = self._k_mix(outcomes)
+        first = self.happened_at(outcomes)
         cut = (first == 0) & (outcomes.drawn < self.k_max)
         if cut.any():
             raise ValueError(
@@ -245,19 +246,25 @@ class SignalBudget(_UntilResolved):
         Only prompts under a finite clock are trials: while nobody gives up, nothing can be lost.  Call before :meth:`update`: the
         window does not yet hold these prompts.  In offline mode there are none.
         """
-        finite = np.isfinite(np.array(self._clock_of(outcomes.step)[0]))[self._class_of(outcomes)]
+        finite = np.array(self._clock_of(outcomes.step)[0])[self._class_of(outcomes)] < inf
         mine = outcomes.take(self.designated(outcomes) & (outcomes.drawn > 0) & finite)
-        first = self._k_mix(mine)
-        f = np.array(self._clock_of(outcomes.step)[0])[self._class_of(mine)]
-        where = np.searchsorted(self.grid, f)  # first budget of the grid >= f
-        cut_at = np.append(np.array(self.grid, np.float64), inf)[where]
-        return {"lost_group": (int(((first > 0) & (cut_at < first)).sum()), mine.n)}
+        return {"lost_group": (int((self.happened_at(mine) > self._cut_at(mine)).sum()), mine.n)}
+
+    def _cut_at(self, outcomes: Outcomes) -> NDArray[np.float64]:
+        """First budget of the grid that is at least ``f``: where the clock ends an unresolved prompt; infinite if nowhere."""
+        f = np.array(self._clock_of(outcomes.step)[0])[self._class_of(outcomes)]
+        return np.append(np.array(self.grid, np.float64), inf)[np.searchsorted(self.grid, f)]
 
     def metrics(self) -> Mapping[str, float]:
-        """``f`` (or ``f_pass``, ``f_fail``; infinite while nothing is cut off), ``designated_share`` of the last step, ``window`` size."""
+        """``f`` (or ``f_pass``, ``f_fail``; infinite while nothing is cut off) and ``window`` size; of the last step, ``designated_share``
+        and ``calibration_extra_share`` (responses drawn only because their prompt was designated, over all responses); under ``"aci"`` the
+        working ``level``; with a monitor ``drift_evidence`` and ``alarms``."""
         names = ("f_pass", "f_fail") if self.by_first_outcome else ("f",)
-        clock = dict(zip(names, self._clock[0], strict=True))
-        return clock | {"designated_share": self._designated_share, "window": float(sum(map(len, self._windows)))}
+        found = {name: max(f, 1.0) for name, f in zip(names, self._clock[0], strict=True)}
+        found |= {**self._shares, "window": float(sum(len(w.scores) for w in self._windows)), **self._schedule.metrics()}
+        if self._windows[0].drift == "aci":
+            found |= {name.replace("f", "level", 1): float(w.level.level) for name, w in zip(names, self._windows, strict=True)}
+        return found if self._schedule.monitor is None else found | {"alarms": float(self._alarms)}
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -269,19 +276,21 @@ class SignalBudget(_UntilResolved):
             "seed": self.seed,
             "by_first_outcome": self.by_first_outcome,
             "calibration": self.mode,
+            "drift": [self._windows[0].drift, str(self._windows[0].recency), str(self._windows[0].level.gamma)],
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Windows, clocks and the clock of the last updated step."""
+        """Windows, monitor, and the clock of the last updated step."""
         updated = None
         if self._updated is not None:
             updated = [self._updated[0], [repr(f) for f in self._updated[1]], list(self._updated[2])]
         return {
             "config": self._config(),
-            "windows": [list(w) for w in self._windows],
+            "windows": [w.state_dict() for w in self._windows],
             "updated": updated,
-            "calibrated_at": self._calibrated_at,
-            "designated_share": self._designated_share,
+            "schedule": self._schedule.state_dict(),
+            "shares": dict(self._shares),
+            "alarms": self._alarms,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -291,11 +300,13 @@ class SignalBudget(_UntilResolved):
                 f"state: got the state of {state.get('config')}; need that of {self._config()}; "
                 "because a clock calibrated for one is not valid for the other"
             )
-        self._windows = [[int(s) for s in w] for w in state["windows"]]
+        for window, saved in zip(self._windows, state["windows"], strict=True):
+            window.load_state_dict(saved)
+        self._schedule.load_state_dict(state["schedule"])
         self._clock = self._read_windows()
         self._updated = None
         if state["updated"] is not None:
             step, f, short = state["updated"]
             self._updated = (int(step), tuple(float(x) for x in f), tuple(bool(x) for x in short))
-        self._calibrated_at = state["calibrated_at"]
-        self._designated_share = float(state["designated_share"])
+        self._shares = {name: float(share) for name, share in state["shares"].items()}
+        self._alarms = int(state["alarms"])

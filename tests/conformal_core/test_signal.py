@@ -105,7 +105,7 @@ def test_designated_prompts_are_rolled_out_and_fill_the_window():
     policy.update(final)
     assert policy.metrics()["window"] == 50
     by_id = np.argsort(batch.prompt_ids[chosen])
-    assert policy.state_dict()["windows"][0] == np.maximum(resolved[chosen][by_id] - 1, 0)[-50:].tolist()
+    assert policy.state_dict()["windows"][0]["scores"] == np.maximum(resolved[chosen][by_id] - 1, 0)[-50:].tolist()
 
 
 def test_a_group_mixed_at_the_cut_is_not_lost():
