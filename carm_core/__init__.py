@@ -4,15 +4,16 @@ from .certificates import (
     Certificate,
     carm_bound,
     finite_T_bound,
-    geomean_witness,
     max_violations,
+    one_sided_bounds,
     severity_bound,
     signed_mean_bound,
 )
 from .diagnostics import MaskReport, PairedDecisions, mask_report, paired_decisions, rejection_curve
+from .importance import IcePop, SeqMIS, SeqTIS, TokenMIS, TokenTIS
 from .logratio import LogRatio, log_ratio
 from .rows import Rows
-from .rules import CARM, OPSM, TRM, GeoMean, IcePop, MeanExpAbs, NoMask, Rule, SeqMIS, SeqTIS, TRMMean
+from .rules import CARM, OPSM, TRM, GeoMean, MeanExpAbs, NoMask, Rule, TRMMean
 from .scores import (
     Scores,
     carm_score,
@@ -27,6 +28,7 @@ from .scores import (
 )
 from .surrogate import clipped_surrogate, masked_loss
 from .thresholds import TauChoice, calibrated_tau, tau_for_certificate, tau_for_reject_rate
+from .witnesses import equality_response, geomean_witness
 
 __all__ = [
     "CARM",
@@ -47,10 +49,13 @@ __all__ = [
     "SeqTIS",
     "TRMMean",
     "TauChoice",
+    "TokenMIS",
+    "TokenTIS",
     "calibrated_tau",
     "carm_bound",
     "carm_score",
     "clipped_surrogate",
+    "equality_response",
     "finite_T_bound",
     "geomean_score",
     "geomean_witness",
@@ -63,6 +68,7 @@ __all__ = [
     "mean_k1",
     "mean_k2",
     "mean_k3",
+    "one_sided_bounds",
     "paired_decisions",
     "rejection_curve",
     "response_scores",

@@ -28,6 +28,8 @@ class Certificate:
         budget: B in ``p_minus * cost_minus + p_plus * cost_plus <= B`` for rules with an additive budget, else None.
         cost_minus, cost_plus: what one token at the boundary costs that budget.
         witness: log-ratios of an accepted response that shows a p_out of 1 is real, else None.
+        severity_minus, severity_plus: how far past l, u (in nats) a single token can be at any length; infinity where unbounded, 0 where
+            the side is certified empty.
         guarantee: the statement and its assumption, in words.
     """
 
@@ -42,6 +44,8 @@ class Certificate:
     cost_minus: float | None = None
     cost_plus: float | None = None
     witness: tuple[float, ...] | None = None
+    severity_minus: float = math.inf
+    severity_plus: float = math.inf
 
     def sharp(self, T: int) -> float:
         """The largest attainable fraction of out-of-band tokens at length T; `p_out` where the rule has no additive budget.
@@ -73,6 +77,15 @@ def _check_length(T: int) -> int:
     if int(T) != T or T < 1:
         raise ValueError(f"T: got {T}; need an integer >= 1; because a fraction of no tokens is undefined")
     return int(T)
+
+
+def _check_means(d: Any, g: Any) -> None:
+    if isinstance(d, int | float) and isinstance(g, int | float) and not abs(g) <= d * (1 + 1e-9):
+        raise ValueError(f"g: got {g}; need |g| <= d = {d}; because |mean z| never exceeds mean |z|")
+
+
+def _unit(x: Any) -> Any:
+    return min(1.0, max(0.0, x)) if isinstance(x, int | float) else x.clip(0.0, 1.0)
 
 
 def _fraction(budget: float, cost: float) -> float:
@@ -170,10 +183,23 @@ def signed_mean_bound(d: Any, g: Any, band: tuple[float, float] = DEFAULT_BAND) 
     0.0845
     """
     b_minus, b_plus = boundary_costs(band)
-    if isinstance(d, int | float) and isinstance(g, int | float) and not abs(g) <= d * (1 + 1e-9):
-        raise ValueError(f"g: got {g}; need |g| <= d = {d}; because |mean z| never exceeds mean |z|")
-    bound = (d + g) / (2 * b_plus) + (d - g) / (2 * b_minus)
-    return min(1.0, max(0.0, bound)) if isinstance(bound, int | float) else bound.clip(0.0, 1.0)
+    _check_means(d, g)
+    return _unit((d + g) / (2 * b_plus) + (d - g) / (2 * b_minus))
+
+
+def one_sided_bounds(d: Any, g: Any, band: tuple[float, float] = DEFAULT_BAND) -> tuple[Any, Any]:
+    """(p_minus, p_plus) <= ((d - g) / (2 b_minus), (d + g) / (2 b_plus)), each within [0, 1]: one side of `signed_mean_bound` each.
+
+    Args: d, g: `carm_score` and `signed_mean` (same z), floats or arrays, NumPy or torch. band: (l, u) with l < 1 < u.
+
+    Raises: ValueError for |g| > d (floats only) or a band that does not contain 1. Source: this project, one-sided CARM Eq. 12.
+
+    >>> [round(p, 4) for p in one_sided_bounds(0.0198026, 0.0)]
+    [0.0444, 0.0401]
+    """
+    b_minus, b_plus = boundary_costs(band)
+    _check_means(d, g)
+    return _unit((d - g) / (2 * b_minus)), _unit((d + g) / (2 * b_plus))
 
 
 def severity_bound(p_out: float, tau: float, band: tuple[float, float] = DEFAULT_BAND) -> float:
@@ -189,20 +215,3 @@ def severity_bound(p_out: float, tau: float, band: tuple[float, float] = DEFAULT
     if not 0.0 < p_out <= 1.0:
         raise ValueError(f"p_out: got {p_out}; need 0 < p_out <= 1; because severity is the mean over violating tokens")
     return math.log(check_tau("tau", tau)) / p_out - min(boundary_costs(band))
-
-
-def geomean_witness(T: int = 2, band: tuple[float, float] = DEFAULT_BAND, *, severity: float = 0.0) -> tuple[float, ...]:
-    """Log-ratios of T >= 2 tokens, all outside `band` by more than `severity`, with GeoMean score exactly 0.
-
-    GeoMean accepts it at every threshold: it certifies nothing. Values are whole numbers, so sums are exact in every float format.
-
-    Raises: ValueError for T < 2 (one token cannot cancel) or a band that does not contain 1. Source: CARM, Proposition 1.
-
-    >>> geomean_witness(4), geomean_witness(3)
-    ((1.0, -1.0, 1.0, -1.0), (2.0, -1.0, -1.0))
-    """
-    if T < 2:
-        raise ValueError(f"T: got {T}; need >= 2; because a single log-ratio has nothing to cancel against")
-    a = float(math.floor(max(boundary_costs(band)) + severity) + 1)
-    head = (2 * a, -a, -a) if T % 2 else ()
-    return head + (a, -a) * ((T - len(head)) // 2)

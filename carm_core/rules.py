@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Literal
 
 from . import scores as _s
 from ._checks import DEFAULT_BAND, boundary_costs, check_positive, check_tau
-from .certificates import Certificate, _fraction, geomean_witness
+from .certificates import Certificate, _fraction
 from .rows import Rows
+from .witnesses import geomean_witness
 
 Conditioning = Literal["both", "negative"]
 Band = tuple[float, float]
@@ -53,7 +54,7 @@ class Rule(ABC):
         return self.keep_rows(Rows(z, token_mask), advantages)
 
     def weights(self, z: Any, token_mask: Any, advantages: Any = None) -> Any:
-        """(B, T) factor on each token's surrogate: 1 at live tokens of kept responses, 0 elsewhere; IcePop and SeqTIS differ."""
+        """(B, T) factor on each token's surrogate: 1 at live tokens of kept responses, 0 elsewhere; importance rules differ."""
         return self._weights(Rows(z, token_mask), advantages)
 
     def certificate(self, band: Band = DEFAULT_BAND) -> Certificate:
@@ -202,7 +203,10 @@ class TRM(Rule):
             f"every |z| <= {reach:.6g}: a side is certified empty iff its boundary is that far, else all tokens may be outside, "
             f"by at most {reach - min(b_minus, b_plus):.6g}"
         )
-        return Certificate(repr(self), None, (float(band[0]), float(band[1])), max(low, high), low, high, why, witness=witness)
+        return Certificate(
+            repr(self), None, (float(band[0]), float(band[1])), max(low, high), low, high, why, witness=witness,
+            severity_minus=max(0.0, reach - b_minus), severity_plus=max(0.0, reach - b_plus),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -282,97 +286,3 @@ class OPSM(Rule):
 
     def _certify(self, band: Band) -> Certificate:
         return _nothing(self, band, geomean_witness(2, band), "none: upward or cancelling drift passes at any advantage")
-
-
-@dataclass(frozen=True)
-class SeqMIS(Rule):
-    """Masked sequence importance sampling: keep iff prod_t r_t <= cap, compared as sum z <= log cap; kept tokens weigh prod_t r_t.
-
-    Certifies nothing. ValueError for cap <= 0. Source: TRL `vllm_importance_sampling_mode="sequence_mask"` (cap 3).
-
-    >>> import numpy as np
-    >>> SeqMIS(3.0).keep(np.log(np.array([[2.0, 2.0], [2.0, 0.5]])), np.ones((2, 2))).tolist()
-    [False, True]
-    """
-
-    blockwise: ClassVar[bool] = True
-    cap: float = 3.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("cap", self.cap, "it caps a product of ratios")
-
-    def accept(self, rows: Rows) -> Any:
-        return (rows.total_of(_s._identity) <= math.log(self.cap)) | (rows.length == 0)
-
-    def _weights(self, rows: Rows, advantages: Any) -> Any:
-        keep = self.keep_rows(rows, advantages)
-        ratio = rows.xp.exp(rows.xp.clip(rows.xp.where(keep, rows.total_of(_s._identity), 0.0), None, _s._EXP_LIMIT))
-        return rows.xp.where(rows.live & rows.spread(keep), rows.spread(ratio), 0.0)
-
-
-@dataclass(frozen=True)
-class SeqTIS(Rule):
-    """Truncated sequence importance sampling: keep all, weight min(prod_t r_t, cap). Certifies nothing. Source: verl (cap 2).
-
-    >>> import numpy as np
-    >>> SeqTIS(2.0).weights(np.log(np.array([[2.0, 2.0], [2.0, 0.5]])), np.ones((2, 2))).round(6).tolist()
-    [[2.0, 2.0], [1.0, 1.0]]
-    """
-
-    blockwise: ClassVar[bool] = True
-    cap: float = 2.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("cap", self.cap, "it caps a product of ratios")
-
-    def accept(self, rows: Rows) -> Any:
-        return rows.finite()
-
-    def _weights(self, rows: Rows, advantages: Any) -> Any:
-        keep = self.keep_rows(rows, advantages)
-        ratio = rows.xp.exp(rows.xp.clip(rows.xp.where(keep, rows.total_of(_s._identity), 0.0), None, math.log(self.cap)))
-        return rows.xp.where(rows.live & rows.spread(keep), rows.spread(ratio), 0.0)
-
-
-@dataclass(frozen=True)
-class IcePop(Rule):
-    """Token mask: a token counts iff alpha <= r <= beta, with weight r (`weighted`) or 1; no response is dropped as a whole.
-
-    The original ratio is pi_train(theta_old) / pi_infer(theta_old); pass z of that. `certificate` speaks of the surviving tokens only.
-    ValueError unless 0 < alpha < beta. Source: IcePop (arXiv 2510.18855), alpha, beta = 0.5, 5.
-
-    >>> import numpy as np
-    >>> IcePop(weighted=False).weights(np.log(np.array([[0.4, 1.0, 6.0]])), np.ones((1, 3))).tolist()
-    [[0.0, 1.0, 0.0]]
-    """
-
-    blockwise: ClassVar[bool] = True
-    alpha: float = 0.5
-    beta: float = 5.0
-    weighted: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.conditioning != "both":
-            raise ValueError(f"conditioning: got {self.conditioning!r}; need 'both'; because IcePop drops tokens, whatever the advantage")
-        if not 0 < self.alpha < self.beta:
-            raise ValueError(f"alpha, beta: got {self.alpha}, {self.beta}; need 0 < alpha < beta; because they bound a ratio")
-
-    def accept(self, rows: Rows) -> Any:
-        return rows.finite()
-
-    def _weights(self, rows: Rows, advantages: Any) -> Any:
-        inside = (rows.z >= math.log(self.alpha)) & (rows.z <= math.log(self.beta))
-        active = rows.live & inside & rows.spread(self.keep_rows(rows, advantages))
-        ratio = rows.xp.exp(rows.xp.where(active, rows.z, 0.0))
-        return rows.xp.where(active, ratio if self.weighted else rows.xp.ones_like(ratio), 0.0)
-
-    def _certify(self, band: Band) -> Certificate:
-        boundary_costs(band)
-        low, high = float(self.alpha < band[0]), float(self.beta > band[1])
-        a = math.log(self.alpha) if low else math.log(self.beta)
-        why = "surviving tokens have alpha <= r <= beta; original tokens of the response: none"
-        witness = (a * (1 - 1e-12),) if max(low, high) else None
-        return Certificate(repr(self), None, (float(band[0]), float(band[1])), max(low, high), low, high, why, witness=witness)
