@@ -6,16 +6,19 @@ are attainable, one score object calibrates and stops, and every random draw is 
 
 from .answers import encode_answers
 from .auto_delta import auto_delta, disjoint_split
-from .conformal_budget import ConformalBudget, released_cgrpo
+from .conformal_budget import ConformalBudget
 from .keys import prompt_ids, uniforms
 from .laws import betabinomial_hits, clopper_pearson, coverage_law, pac_rank, tied_coverage
+from .lead import lead, margin_stop
+from .learn_then_test import LearnThenTest, learn_then_test
 from .level import Level, as_level, conformal_rank, min_calibration_size
 from .outcomes import NOT_DRAWN, UNPARSABLE, Outcomes
 from .policy import CalibrationRequest, FixedBudget, RolloutPolicy
 from .pvalues import plain_p_values, smoothed_p_values
 from .quantile import ConformalQuantile, conformal_quantile, weighted_quantile
+from .released import released_cgrpo
 from .replay import ReplayReport, replay
-from .risk_control import RiskControl, margin_stop, risk_control, wrong_stop_level
+from .risk_control import RiskControl, risk_control, wrong_stop_level
 from .scores import (
     APS,
     FirstSuccess,
@@ -29,8 +32,10 @@ from .scores import (
     signal_score,
     singleton_probability,
 )
+from .selection import Selection, conformal_selection, select_stops
 from .sets import AnswerSets, inclusive_set, mass_above_set, randomized_set, released_set
 from .signal import SignalBudget
+from .simultaneous import JointThresholds, max_rank, max_score, split_ecdf
 from .thresholds import BudgetThresholds, calibrate_thresholds
 
 __all__ = [
@@ -44,6 +49,8 @@ __all__ = [
     "ConformalQuantile",
     "FirstSuccess",
     "FixedBudget",
+    "JointThresholds",
+    "LearnThenTest",
     "Level",
     "MassAbove",
     "Outcomes",
@@ -53,6 +60,7 @@ __all__ = [
     "RiskControl",
     "RolloutPolicy",
     "Score",
+    "Selection",
     "SignalBudget",
     "answer_counts",
     "as_level",
@@ -62,14 +70,19 @@ __all__ = [
     "clopper_pearson",
     "conformal_quantile",
     "conformal_rank",
+    "conformal_selection",
     "coverage_law",
     "disjoint_split",
     "empty_probability",
     "encode_answers",
     "inclusive_set",
     "k_mix",
+    "lead",
+    "learn_then_test",
     "margin_stop",
     "mass_above_set",
+    "max_rank",
+    "max_score",
     "min_calibration_size",
     "pac_rank",
     "plain_p_values",
@@ -79,9 +92,11 @@ __all__ = [
     "released_set",
     "replay",
     "risk_control",
+    "select_stops",
     "signal_score",
     "singleton_probability",
     "smoothed_p_values",
+    "split_ecdf",
     "tied_coverage",
     "uniforms",
     "weighted_quantile",

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .auto_delta import _rational, auto_delta, disjoint_split
 from .keys import uniforms
-from .level import Level, as_level, min_calibration_size
+from .lead import Statistic
+from .learn_then_test import StopRisk
+from .level import Level, as_level
 from .outcomes import UNPARSABLE, Outcomes
 from .policy import CalibrationRequest, FixedBudget, RolloutPolicy
-from .risk_control import RiskControl, margin_stop, risk_control
-from .scores import APS, ReleasedAPS, Score
-from .thresholds import BudgetThresholds, calibrate_thresholds, check_grid
+from .scores import APS, Score
+from .stop_rules import KNOB_RULES, RuleName, StopOptions, StopRule, rule_from_json, rule_stop, without_guarantee
+from .thresholds import BudgetThresholds, check_grid
 
-__all__ = ["ConformalBudget", "released_cgrpo"]
+__all__ = ["ConformalBudget"]
 
 
 def _is_due(step: int, last: int | None, every: int) -> bool:
@@ -52,12 +53,13 @@ class ConformalBudget(RolloutPolicy):
     grid : sequence of int
         Budgets, strictly ascending, ``K_max >= 2``.
     score : Score, optional
-        Nonconformity score that calibrates and stops; default ``APS()``.  Under ``"risk_control"`` it is not used: the statistic is the
-        share of the top answer.
+        Nonconformity score that calibrates and stops; default ``APS()``.  The two knob rules do not use it: they calibrate and stop on
+        ``statistic``.
     delta : "auto" or number
         Miscoverage.  ``"auto"`` takes it from the solve rate at ``K_max`` at every calibration (:func:`auto_delta`).
-    multiplicity : {"per_budget", "bonferroni", "risk_control"}
-        What the level is spent on; see *Guarantee*.
+    multiplicity : {"per_budget", "bonferroni", "max_rank", "split_ecdf", "max_score", "risk_control", "learn_then_test"}
+        What the level is spent on; see *Guarantee*.  The first five give a threshold of the score at every budget
+        (:func:`calibrate_thresholds`), the last two are knob rules (:func:`risk_control`, :func:`learn_then_test`).
     n_calibration, recalibrate_every : int
         Prompts per calibration, and steps between calibrations (the first is before step 0).
     split : bool
@@ -65,26 +67,33 @@ class ConformalBudget(RolloutPolicy):
         of the paper's reported figures (both on the same prompts), for which no guarantee holds.
     epsilon : number
         Slack of :func:`auto_delta`.
+    statistic : {"top_share", "margin"}, optional
+        For the knob rules: what the knob is on (:func:`conformal_core.lead.lead`).  Default ``"top_share"``.
+    gamma, risk : optional
+        For ``"learn_then_test"``: probability of an unlucky calibration set (default 1/10), and whether delta bounds ``"wrong_stop"``, the
+        default, or ``"wrong_given_stop"``.
     seed : int
         Key of the random streams; one uniform per prompt and step, shared over answers and budgets.
 
     Attributes
     ----------
-    stop_rule : BudgetThresholds or RiskControl or None
+    stop_rule : BudgetThresholds or RiskControl or LearnThenTest or None
         The calibrated object that :meth:`more` reads.
 
     Notes
     -----
     *Guarantee*, at one calibration, for a prompt exchangeable with the calibration prompts, a policy that does not depend on them, and
     delta fixed or chosen with ``split=True``: P(stop on a wrong answer) is at most ``M delta`` under ``"per_budget"`` (``delta`` only
-    at each fixed budget), and at most ``delta`` under ``"bonferroni"`` and ``"risk_control"``.  It is a bound on the joint event and
-    says nothing given that a prompt stopped.  ``ReleasedAPS`` carries no guarantee under any multiplicity rule, because it stops on
-    unanimity when its threshold is 1.
+    at each fixed budget), and at most ``delta`` under ``"bonferroni"``, the joint rules and ``"risk_control"``.  It is a bound on the joint
+    event and says nothing given that a prompt stopped.  Under ``"learn_then_test"``, for i.i.d. prompts, the named risk, which may be
+    P(wrong | stop), is at most ``delta`` with probability ``1 - gamma`` over the calibration set.  ``ReleasedAPS`` carries no guarantee
+    under any of them, because it stops on unanimity when its threshold is 1.
 
     Raises
     ------
     ValueError
-        If an argument is out of range, or ``n_calibration`` is too small for a fixed ``delta``; the message names the size that would do.
+        If an argument is out of range or is not read by the rule, or ``n_calibration`` is too small for a fixed ``delta``; the message
+        names the size that would do.
 
     Source: C-GRPO, Algorithm 1, Eq. 8-9 and 13-14, Thm 5; risk control: Angelopoulos et al., ICLR 2024.
 
@@ -108,23 +117,23 @@ class ConformalBudget(RolloutPolicy):
         *,
         score: Score | None = None,
         delta: Level = "auto",
-        multiplicity: Literal["per_budget", "bonferroni", "risk_control"] = "per_budget",
+        multiplicity: RuleName = "per_budget",
         n_calibration: int = 200,
         recalibrate_every: int = 50,
         split: bool = True,
         epsilon: Level = "0.05",
+        statistic: Statistic | None = None,
+        gamma: Level | None = None,
+        risk: StopRisk | None = None,
         seed: int = 0,
     ) -> None:
         self.grid = check_grid(grid)
         self.k_max = self.grid[-1]
-        if multiplicity not in ("per_budget", "bonferroni", "risk_control"):
-            raise ValueError(
-                f"multiplicity: got {multiplicity!r}; need 'per_budget', 'bonferroni' or 'risk_control'; because that is what delta bounds"
-            )
+        self.options = StopOptions(multiplicity, statistic, gamma, risk)
         self.score: Score = APS() if score is None else score
         if not isinstance(self.score, Score):
             raise ValueError(f"score: got {score!r}; need a Score such as APS(); because it both calibrates and stops")
-        self.multiplicity: Literal["per_budget", "bonferroni", "risk_control"] = multiplicity
+        self.multiplicity: RuleName = multiplicity
         self.n_calibration = _positive("n_calibration", n_calibration)
         self.recalibrate_every = _positive("recalibrate_every", recalibrate_every)
         self.split = bool(split)
@@ -132,11 +141,11 @@ class ConformalBudget(RolloutPolicy):
         self.seed = int(seed)
         self.auto = isinstance(delta, str) and delta == "auto"
         self.delta: Fraction | None = None if self.auto else as_level(delta)
-        self.needs_answers = True if multiplicity == "risk_control" else self.score.needs_answers
-        self.stop_rule: BudgetThresholds | RiskControl | None = None
+        self.needs_answers = multiplicity in KNOB_RULES or self.score.needs_answers
+        self.stop_rule: StopRule | None = None
         self._calibrated_at: int | None = None
         if self.delta is not None:
-            need = min_calibration_size(self.delta, budgets=len(self.grid) if multiplicity == "bonferroni" else 1)
+            need = self.options.need(self.delta, len(self.grid))
             if self.n_calibration < need:
                 raise ValueError(
                     f"n_calibration: got {self.n_calibration}; need {need}; because with fewer prompts no threshold "
@@ -147,7 +156,7 @@ class ConformalBudget(RolloutPolicy):
 
     def __repr__(self) -> str:
         delta = "auto" if self.auto else str(self.delta)
-        what = "" if self.multiplicity == "risk_control" else f"score={self.score!r}, "
+        what = "" if self.multiplicity in KNOB_RULES else f"score={self.score!r}, "
         return f"ConformalBudget({self.grid}, {what}delta={delta!r}, multiplicity={self.multiplicity!r})"
 
     # -- calibration -------------------------------------------------------------------------------------------------------
@@ -169,23 +178,23 @@ class ConformalBudget(RolloutPolicy):
             If there are no prompts (two, if they are to be split) or a group holds fewer than ``K_max`` responses.
         """
         _need_width(outcomes, self.k_max)
-        rows = np.argsort(outcomes.prompt_ids, kind="stable").astype(np.int64)  # so that the split ignores the order of the rows
+        rows = np.argsort(outcomes.prompt_ids, kind="stable").astype(np.int64)  # so that a split ignores the order of the rows
+        reference, key = rows[:0], (self.seed % 2**64, outcomes.step)
         if self.auto:
             first = rows
             if self.split:
-                idx_delta, idx_q = disjoint_split(outcomes.n, seed=(self.seed % 2**64, outcomes.step))
-                first, rows = rows[idx_delta], rows[idx_q]
+                idx_delta, idx_q = disjoint_split(outcomes.n, seed=key)
+                reference, rows = rows[idx_delta], rows[idx_q]
+                first = reference
             solved = outcomes.passes[first, : self.k_max].any(axis=1)
             self.delta = auto_delta(int(solved.sum()), len(first), epsilon=self.epsilon)
         assert self.delta is not None
-        chosen = outcomes.take(rows)
-        if self.multiplicity == "risk_control":
-            self.stop_rule = risk_control(chosen, self.grid, self.delta)
-        else:
-            scores = self.score.gold_scores(chosen, self.grid, self._u(chosen))
-            self.stop_rule = calibrate_thresholds(scores, self.grid, self.delta, self.multiplicity, score_name=self.score.name)
+        rule = self.options.calibrate(
+            outcomes, self.grid, self.delta, self.score, self._u(outcomes), reference=reference, rows=rows, seed=key
+        )
         if self.auto and not self.split:
-            self.stop_rule = replace(self.stop_rule, guarantee=f"none: delta = {self.delta} was chosen by looking at the same prompts")
+            rule = without_guarantee(rule, f"delta = {self.delta} was chosen by looking at the same prompts")
+        self.stop_rule = rule
         self._calibrated_at = outcomes.step
 
     # -- decisions ---------------------------------------------------------------------------------------------------------
@@ -218,10 +227,7 @@ class ConformalBudget(RolloutPolicy):
             if not rows.size:
                 continue
             asked = outcomes.take(rows)
-            if isinstance(rule, RiskControl):
-                stop, answer = margin_stop(asked, k, rule.lam)
-            else:
-                stop, answer = self.score.stop(asked, k, rule.q[j], u[rows])
+            stop, answer = rule_stop(rule, j, k, asked, self.score, u[rows])
             at[rows] = np.where(stop, k, 0)
             committed[rows] = np.where(stop, answer, UNPARSABLE)
         return at, committed
@@ -250,14 +256,15 @@ class ConformalBudget(RolloutPolicy):
         rule = self.stop_rule
         if rule is None:
             return {}
-        if isinstance(rule, RiskControl):
+        if not isinstance(rule, BudgetThresholds):
             return {"delta": float(rule.delta), "lambda": float(rule.lam)}
         return {"delta": float(rule.delta)} | {f"q_{k}": q for k, q in zip(rule.grid, rule.q, strict=True)}
 
     def _config(self) -> dict[str, Any]:
         return {
             "grid": list(self.grid),
-            "score": None if self.multiplicity == "risk_control" else repr(self.score),
+            "score": None if self.multiplicity in KNOB_RULES else repr(self.score),
+            "options": [self.options.statistic, str(self.options.gamma), self.options.risk],
             "delta": "auto" if self.auto else str(self.delta),
             "multiplicity": self.multiplicity,
             "split": self.split,
@@ -286,25 +293,4 @@ class ConformalBudget(RolloutPolicy):
         self.delta = None if state["delta"] is None else Fraction(state["delta"])
         self.stop_rule = None
         if state["rule"] is not None:
-            kind, text = state["rule"]
-            self.stop_rule = RiskControl.from_json(text) if kind == "RiskControl" else BudgetThresholds.from_json(text)
-
-
-def released_cgrpo(
-    grid: Sequence[int] = (2, 4, 8, 16, 32), n_calibration: int = 200, recalibrate_every: int = 50, seed: int = 0
-) -> ConformalBudget:
-    """What the authors' released code trains with: its own answer set, automatic delta, no split, level ``delta`` at every budget.
-
-    Parameters are those of :class:`ConformalBudget`.  *Guarantee*: none.  Delta and thresholds come from the same prompts, the level is not
-    divided over budgets, and at a threshold of 1 the rule stops on unanimity.
-
-    Source: C-GRPO's released code; C-GRPO, Eq. 9 and 13-14.
-
-    Examples
-    --------
-    >>> released_cgrpo().split
-    False
-    """
-    return ConformalBudget(
-        grid, score=ReleasedAPS(), delta="auto", split=False, n_calibration=n_calibration, recalibrate_every=recalibrate_every, seed=seed
-    )
+            self.stop_rule = rule_from_json(*state["rule"])

@@ -47,6 +47,7 @@ class ReleasedAPS(Score):
     Examples
     --------
     >>> import numpy as np
+    >>> from conformal_core import APS
     >>> o = Outcomes([1], np.zeros((1, 2), bool), codes=np.array([[0, 0]]))
     >>> ReleasedAPS().stop(o, 2, 1.0, [0.5])[0].tolist(), APS().stop(o, 2, 1.0, [0.5])[0].tolist()
     ([True], [False])

@@ -11,28 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .counts import top_answer
+from .lead import Statistic, knobs, margin_stop, stop_intervals
 from .level import Level, as_level, min_calibration_size
-from .outcomes import UNPARSABLE, Outcomes
+from .outcomes import Outcomes
 from .thresholds import check_grid
 
 __all__ = ["RiskControl", "margin_stop", "risk_control", "wrong_stop_level"]
 
 
-def _codes(outcomes: Outcomes) -> NDArray[np.int64]:
-    if outcomes.codes is None:
-        raise ValueError("outcomes.codes: got None; need answer codes; because the stop looks at the share of the top answer")
-    return outcomes.codes
-
-
 @dataclass(frozen=True)
 class RiskControl:
-    """The calibrated knob of :func:`margin_stop`.
+    """The calibrated knob of :func:`conformal_core.margin_stop`.
 
     Attributes
     ----------
     lam : Fraction
-        Stop at the first budget whose unique top answer has a share above ``lam``; 1 never stops.
+        Stop at the first budget with a unique leading answer whose statistic is above ``lam``; 1 (``K_max`` for ``margin``) never stops.
     n : int
         Calibration prompts.
     delta : Fraction
@@ -43,6 +37,8 @@ class RiskControl:
         False if even ``1 / (n + 1) > delta``; then nothing stops.
     guarantee : str
         What holds, and under which assumption.
+    statistic : {"top_share", "margin"}
+        The scale of ``lam``; see :func:`conformal_core.lead.lead`.
     """
 
     lam: Fraction
@@ -51,6 +47,7 @@ class RiskControl:
     risk: Fraction
     attainable: bool
     guarantee: str
+    statistic: Statistic = "top_share"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; fractions as ``"p/q"``."""
@@ -63,50 +60,12 @@ class RiskControl:
         return cls(**(d | {name: Fraction(d[name]) for name in ("lam", "delta", "risk")}))
 
 
-def margin_stop(outcomes: Outcomes, k: int, lam: Fraction) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Whether the first ``k`` responses have a unique top answer with a share above ``lam``, and that answer.
-
-    Parameters
-    ----------
-    outcomes : Outcomes
-        With answer codes.  Rows with fewer than ``k`` responses do not stop.
-    k : int
-        Budget.  Unparsable responses carry no mass but count in the denominator ``k``.
-    lam : Fraction
-        Knob in [0, 1], compared in integers.  ``lam = 1`` never stops.
-
-    Returns
-    -------
-    stop : bool array, shape (n,)
-    committed : int64 array, shape (n,)
-        Code of the top answer where ``stop``, else -1.
-
-    Raises
-    ------
-    ValueError
-        If there are no answer codes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> o = Outcomes(np.arange(2, dtype=np.uint64), np.zeros((2, 4), bool), codes=np.array([[0, 0, 0, 1], [0, 0, 1, -1]]))
-    >>> [x.tolist() for x in margin_stop(o, 4, Fraction(1, 2))]
-    [[True, False], [0, -1]]
-    """
-    codes, lam = _codes(outcomes), Fraction(lam)
-    if k > outcomes.width:
-        return np.zeros(outcomes.n, np.bool_), np.full(outcomes.n, UNPARSABLE, np.int64)
-    top = top_answer(codes, k)
-    stop = top.unique & (top.first * lam.denominator > lam.numerator * k) & (outcomes.drawn >= k)
-    return stop, np.where(stop, top.answer, UNPARSABLE)
-
-
-def wrong_stop_level(outcomes: Outcomes, grid: Sequence[int]) -> NDArray[np.float64]:
+def wrong_stop_level(outcomes: Outcomes, grid: Sequence[int], statistic: Statistic = "top_share") -> NDArray[np.float64]:
     r"""``w_i``: the smallest knob at and above which prompt ``i`` never stops with a wrong answer.
 
-    The rule stops at ``j`` for the knobs between the highest top share seen before ``j`` and the share at ``j``, so only new record
-    shares matter, and the monotone envelope of the loss is a step: ``max_{l >= lam} L_i(l) = 1[lam < w_i]`` with ``w_i`` the highest
-    record share whose top answer is wrong (0 if none).  The whole path in ``lam`` is this one number per prompt.
+    The knobs for which it stops at k are an interval (:func:`conformal_core.lead.stop_intervals`), so the monotone envelope of the loss is
+    a step: ``max_{l >= lam} L_i(l) = 1[lam < w_i]`` with ``w_i`` the highest end of an interval whose answer is wrong (0 if none).  The
+    whole path in ``lam`` is this one number per prompt.
 
     Parameters
     ----------
@@ -114,11 +73,12 @@ def wrong_stop_level(outcomes: Outcomes, grid: Sequence[int]) -> NDArray[np.floa
         With codes and gold; at least ``K_max`` responses each.
     grid : sequence of int
         Budgets.
+    statistic : {"top_share", "margin"}
 
     Returns
     -------
     float array, shape (n,)
-        Shares ``count / k``, correctly rounded, so equal shares are equal floats.
+        Correctly rounded, so equal statistics are equal floats.
 
     Raises
     ------
@@ -129,29 +89,25 @@ def wrong_stop_level(outcomes: Outcomes, grid: Sequence[int]) -> NDArray[np.floa
     --------
     >>> import numpy as np
     >>> o = Outcomes(np.array([1], np.uint64), np.zeros((1, 4), bool), codes=np.array([[1, 1, 0, 0]]), gold=np.array([0]))
-    >>> wrong_stop_level(o, (2, 4)).tolist()
-    [1.0]
+    >>> wrong_stop_level(o, (2, 4)).tolist(), wrong_stop_level(o, (2, 4), "margin").tolist()
+    ([1.0], [2.0])
     """
     grid = check_grid(grid)
-    if outcomes.gold is None:
-        raise ValueError("outcomes.gold: got None; need the gold code of every prompt; because the loss is stopping with another answer")
-    if outcomes.n and outcomes.drawn.min() < grid[-1]:
-        raise ValueError(
-            f"outcomes.drawn: got a minimum of {outcomes.drawn.min()}; need {grid[-1]} responses for each prompt; "
-            "because the loss is needed at every knob, so at every budget"
-        )
-    codes = _codes(outcomes)
-    record = np.zeros(outcomes.n)
+    gold = known_gold(outcomes)
     level = np.zeros(outcomes.n)
-    for k in grid:
-        top = top_answer(codes, k)
-        share = np.where(top.unique, top.first / k, 0.0)
-        level = np.where((share > record) & (top.answer != outcomes.gold), share, level)
-        record = np.maximum(record, share)
+    for stop in stop_intervals(outcomes, grid, statistic):
+        level = np.where((stop.high > stop.low) & (stop.answer != gold), stop.high, level)
     return level
 
 
-def risk_control(outcomes: Outcomes, grid: Sequence[int], delta: Level) -> RiskControl:
+def known_gold(outcomes: Outcomes) -> NDArray[np.int64]:
+    """The gold codes, which a loss needs."""
+    if outcomes.gold is None:
+        raise ValueError("outcomes.gold: got None; need the gold code of every prompt; because the loss is stopping with another answer")
+    return outcomes.gold
+
+
+def risk_control(outcomes: Outcomes, grid: Sequence[int], delta: Level, statistic: Statistic = "top_share") -> RiskControl:
     r"""Smallest knob whose calibrated risk of a wrong stop is at most ``delta``.
 
     ``lam = min{ l : (sum_i L~_i(l) + 1)/(n + 1) <= delta }`` where ``L_i(l) = 1[the rule with knob l stops prompt i with a wrong answer]``
@@ -165,6 +121,9 @@ def risk_control(outcomes: Outcomes, grid: Sequence[int], delta: Level) -> RiskC
         Budgets at which the rule may stop, ``K_max`` included.
     delta : number
         Bound on the risk, in (0, 1).
+    statistic : {"top_share", "margin"}
+        What the knob is on.  ``top_share`` is 1 for every unanimous group: if more than the allowed share of calibration prompts are
+        unanimous and wrong at the smallest budget, nothing may stop.  ``margin`` tells two equal answers from 32 and keeps stopping later.
 
     Returns
     -------
@@ -202,12 +161,13 @@ def risk_control(outcomes: Outcomes, grid: Sequence[int], delta: Level) -> RiskC
         raise ValueError("outcomes: got 0 prompts; need at least 1; because a risk is calibrated on prompts")
     n = outcomes.n
     allowed = level.numerator * (n + 1) // level.denominator - 1  # prompts that may exceed: (allowed + 1)/(n + 1) <= delta
-    wrong = np.sort(wrong_stop_level(outcomes, grid))[::-1]
+    wrong = np.sort(wrong_stop_level(outcomes, grid, statistic))[::-1]
+    never = knobs(grid, statistic)[0]
     if allowed < 0:
         need = min_calibration_size(level)
         message = f"n: got {n} calibration prompts; need {need}; because a rule that never errs is bounded only by 1/{n + 1} > {level}"
         warnings.warn(message, UserWarning, stacklevel=2)
-        return RiskControl(Fraction(1), n, level, Fraction(1, n + 1), False, f"none needed: nothing stops; {message}")
+        return RiskControl(never, n, level, Fraction(1, n + 1), False, f"none needed: nothing stops; {message}", statistic)
     lam = Fraction(float(wrong[allowed])).limit_denominator(grid[-1]) if allowed < n else Fraction(0)
     hits = int((wrong > float(lam)).sum())
     return RiskControl(
@@ -218,4 +178,5 @@ def risk_control(outcomes: Outcomes, grid: Sequence[int], delta: Level) -> RiskC
         attainable=True,
         guarantee=f"E[1(stop with a wrong answer)] <= {level} at the adaptive budget, for a prompt exchangeable with the calibration "
         "prompts and a policy that does not depend on them",
+        statistic=statistic,
     )

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformal_core.answers import encode_answers
-from conformal_core.conformal_budget import ConformalBudget, released_cgrpo
+from conformal_core.conformal_budget import ConformalBudget
 from conformal_core.keys import uniforms
 from conformal_core.level import conformal_rank
 from conformal_core.outcomes import Outcomes
 from conformal_core.policy import FixedBudget
+from conformal_core.released import released_cgrpo
 from conformal_core.replay import replay
 from conformal_core.risk_control import RiskControl
 from conformal_core.scores import APS, FirstSuccess, MassAbove, ReleasedAPS, Score
@@ -30,6 +31,13 @@ POLICIES = [
     {"score": "released", "split": False},
     {"score": "aps", "multiplicity": "risk_control", "delta": "0.2"},
     {"score": "aps", "multiplicity": "risk_control"},
+    {"multiplicity": "risk_control", "statistic": "margin", "delta": "0.2"},
+    {"score": "mass", "multiplicity": "max_rank", "delta": "0.3"},
+    {"score": "mass", "multiplicity": "max_score", "delta": "0.3"},
+    {"score": "mass", "multiplicity": "split_ecdf", "delta": "0.3"},
+    {"score": "mass", "multiplicity": "split_ecdf"},
+    {"multiplicity": "learn_then_test", "delta": "0.3", "gamma": "0.2"},
+    {"multiplicity": "learn_then_test", "delta": "0.3", "gamma": "0.2", "risk": "wrong_given_stop", "statistic": "margin"},
 ]
 
 

@@ -1,0 +1,215 @@
+"""Learn-then-test on the stop: a knob whose risk is small with high probability over the calibration set, also given that it stopped."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb, isclose, log, log1p
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .lead import Statistic, knobs, stop_intervals
+from .level import Level, as_level
+from .outcomes import Outcomes
+from .risk_control import known_gold
+from .thresholds import check_grid
+
+__all__ = ["LearnThenTest", "StopRisk", "learn_then_test"]
+
+#: ``wrong_stop``: P(stop with a wrong answer).  ``wrong_given_stop``: P(wrong answer | stop).
+StopRisk = Literal["wrong_stop", "wrong_given_stop"]
+
+
+@dataclass(frozen=True)
+class LearnThenTest:
+    """A knob of :func:`conformal_core.margin_stop` that passed its tests.
+
+    Attributes
+    ----------
+    lam : Fraction
+        Stop at the first budget with a unique leading answer whose statistic is above ``lam``; the largest knob never stops.
+    n : int
+        Calibration prompts.
+    delta, gamma : Fraction
+        Bound on the risk, and on the probability that the calibration set was unlucky.
+    risk : {"wrong_stop", "wrong_given_stop"}
+    stops, wrong : int
+        Calibration prompts that stop with this knob, and those of them that stop with a wrong answer.
+    p_value : float
+        Of the hypothesis that the risk at ``lam`` exceeds delta.
+    attainable : bool
+        False if no knob passed; then nothing stops.
+    guarantee : str
+        What holds, and under which assumption.
+    statistic : {"top_share", "margin"}
+        The scale of ``lam``.
+    """
+
+    lam: Fraction
+    n: int
+    delta: Fraction
+    gamma: Fraction
+    risk: StopRisk
+    stops: int
+    wrong: int
+    p_value: float
+    attainable: bool
+    guarantee: str
+    statistic: Statistic
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; fractions as ``"p/q"``."""
+        return vars(self) | {name: str(getattr(self, name)) for name in ("lam", "delta", "gamma")}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LearnThenTest:
+        """Inverse of :meth:`to_json`."""
+        d = dict(data)
+        return cls(**(d | {name: Fraction(d[name]) for name in ("lam", "delta", "gamma")}))
+
+
+def learn_then_test(
+    outcomes: Outcomes,
+    grid: Sequence[int],
+    delta: Level,
+    gamma: Level = "0.1",
+    *,
+    risk: StopRisk = "wrong_stop",
+    statistic: Statistic = "top_share",
+    starts: int = 1,
+) -> LearnThenTest:
+    r"""Smallest knob that fixed-sequence testing certifies to have risk at most ``delta``.
+
+    At each knob l the hypothesis ``R(l) > delta`` has the exact p-value ``P(Bin(m, delta) <= w)`` with w the calibration prompts that stop
+    with a wrong answer and m all of them (``wrong_stop``) or those that stop (``wrong_given_stop``).  Knobs are tested from the one that
+    stops least downwards, at level ``gamma / starts``, until one fails.
+
+    Parameters
+    ----------
+    outcomes : Outcomes
+        Calibration prompts with codes and gold, ``K_max`` responses each.
+    grid : sequence of int
+        Budgets at which the rule may stop.
+    delta, gamma : number
+        Bound on the risk; probability of being wrong about it.
+    risk : {"wrong_stop", "wrong_given_stop"}
+        The second is the share of wrong answers *among stops*, which no marginal guarantee bounds.
+    statistic : {"top_share", "margin"}
+        See :func:`conformal_core.lead.lead`.
+    starts : int
+        Number of evenly spaced knobs at which a sequence starts, each at level ``gamma / starts``.  With one, ``wrong_given_stop`` fails at
+        once where the strictest knob stops too few prompts to show anything; several starts pass over that for a smaller level.
+
+    Returns
+    -------
+    LearnThenTest
+        *Guarantee*: ``P(R(lam) <= delta) >= 1 - gamma`` over calibration prompts drawn independently from the law of the prompts, for a
+        policy that does not depend on them.  No monotonicity of the risk is used.  If nothing is certified, nothing stops.
+
+    Raises
+    ------
+    ValueError
+        If a level, the grid, ``risk``, ``statistic`` or ``starts`` is out of range, there are no prompts, or codes, gold or responses are
+        missing.
+
+    Warns
+    -----
+    UserWarning
+        If ``n`` prompts without a single error could not pass; the message names the ``n`` that would do.
+
+    References
+    ----------
+    Angelopoulos, Bates, Candes, Jordan, Lei (2021), *Learn then Test*, with the binomial p-value of a 0-1 loss.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> codes = np.array([[0, 0, 0, 0]] * 58 + [[1, 1, 0, 0]] * 2)
+    >>> o = Outcomes(np.arange(60, dtype=np.uint64), codes == 0, codes=codes, gold=np.zeros(60, np.int64))
+    >>> rule = learn_then_test(o, (2, 4), "0.1", "0.1", risk="wrong_given_stop")
+    >>> rule.lam, rule.stops, rule.wrong
+    (Fraction(0, 1), 60, 2)
+    """
+    grid = check_grid(grid)
+    level, unlucky = as_level(delta), as_level(gamma, "gamma")
+    if risk not in get_args(StopRisk):
+        raise ValueError(f"risk: got {risk!r}; need one of {get_args(StopRisk)}; because that is what delta bounds")
+    if isinstance(starts, bool) or not isinstance(starts, (int, np.integer)) or starts < 1:
+        raise ValueError(f"starts: got {starts!r}; need an integer >= 1; because it counts sequences of tests")
+    n = outcomes.n
+    if n < 1:
+        raise ValueError("outcomes: got 0 prompts; need at least 1; because a risk is tested on prompts")
+    candidates = knobs(grid, statistic)
+    stops, wrong = _path_counts(outcomes, grid, statistic, candidates)
+    trials = stops if risk == "wrong_given_stop" else np.full_like(stops, n)
+    each = unlucky / int(starts)
+    if not binomial_below(0, n, level, each):
+        warnings.warn(
+            f"n: got {n} calibration prompts; need {certifiable_size(level, each)}; because below that even a rule without an error "
+            f"is not certified at delta = {level}, gamma = {each}, and nothing can stop",
+            UserWarning,
+            stacklevel=2,
+        )
+    best = 0
+    for j in range(min(int(starts), len(candidates) - 1)):
+        at = 1 + j * (len(candidates) - 1) // int(starts)
+        while at < len(candidates) and binomial_below(int(wrong[at]), int(trials[at]), level, each):
+            best = max(best, at)
+            at += 1
+    what = "P(wrong answer | stop)" if risk == "wrong_given_stop" else "P(stop with a wrong answer)"
+    return LearnThenTest(
+        lam=candidates[best],
+        n=n,
+        delta=level,
+        gamma=unlucky,
+        risk=risk,
+        stops=int(stops[best]),
+        wrong=int(wrong[best]),
+        p_value=_p_value(int(wrong[best]), int(trials[best]), level) if best else 1.0,
+        attainable=best > 0,
+        guarantee=f"with probability >= 1 - {unlucky} over the calibration set, {what} <= {level} at the adaptive budget, for i.i.d. "
+        "prompts and a policy that does not depend on them" + ("" if best else "; no knob passed, so nothing stops"),
+        statistic=statistic,
+    )
+
+
+def certifiable_size(delta: Fraction, gamma: Fraction) -> int:
+    """Fewest trials whose complete success certifies the level: the smallest m with ``(1 - delta)**m <= gamma``."""
+    m = max(1, int(log(gamma) / log1p(-delta)) - 2)
+    while not binomial_below(0, m, delta, gamma):
+        m += 1
+    return m
+
+
+def binomial_below(x: int, m: int, p: Fraction, level: Fraction) -> bool:
+    """Whether ``P(Bin(m, p) <= x) <= level``: in floating point, and in integers where that is too close to tell."""
+    value = _p_value(x, m, p)
+    if not isclose(value, float(level), rel_tol=1e-9):
+        return value < float(level)
+    return sum((comb(m, i) * p**i * (1 - p) ** (m - i) for i in range(x + 1)), Fraction(0)) <= level
+
+
+def _p_value(x: int, m: int, p: Fraction) -> float:
+    from scipy.stats import binom  # type: ignore[import-untyped, unused-ignore]
+
+    return float(binom.cdf(x, m, float(p)))
+
+
+def _path_counts(
+    outcomes: Outcomes, grid: Sequence[int], statistic: Statistic, candidates: list[Fraction]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Prompts that stop, and that stop with a wrong answer, at every knob."""
+    gold = known_gold(outcomes)
+    values = np.array([float(c) for c in candidates])[::-1]
+    change = np.zeros((2, len(values) + 1), np.int64)
+    for stop in stop_intervals(outcomes, grid, statistic):
+        low, high = (np.searchsorted(values, end) for end in (stop.low, stop.high))
+        for row, chosen in enumerate((np.ones(outcomes.n, np.bool_), stop.answer != gold)):
+            np.add.at(change[row], low[chosen], 1)
+            np.add.at(change[row], high[chosen], -1)
+    stops, wrong = change[:, :-1].cumsum(axis=1)[:, ::-1]
+    return stops, wrong
