@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo demo-short test test-slow lint bench claims clean
+.PHONY: demo demo-short test test-slow lint bench claims verl-dry-run clean
 demo: $(DONE)
 	$(BIN)/python -m experiments demo
 
@@ -27,6 +27,11 @@ lint: $(DONE)
 bench: $(DONE)
 	$(BIN)/python -m benchmarks.step_time
 
+verl-dry-run: $(DONE)
+	DATA=/data $(BIN)/python -W ignore -m carm_verl dry-run +carm=math_4b
+	DATA=/data $(BIN)/python -W ignore -m carm_verl dry-run +carm=math_9b model_engine=megatron
+	DATA=/data SANDBOX=http://sandbox:8080 $(BIN)/python -W ignore -m carm_verl dry-run +carm=code_9b trainer.nnodes=4
+
 claims: $(DONE)
 	$(BIN)/python -m pytest -q tests/claims
 
@@ -34,7 +39,8 @@ $(DONE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[demo,test]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[demo,test,verl-cpu]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps verl
 	touch $@
 
 clean:
