@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from fractions import Fraction
-from math import log, sqrt
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .intervals import mean_interval, share_interval
 from .keys import uniforms
-from .laws import clopper_pearson
 from .level import Level, as_level
 from .outcomes import UNPARSABLE, Outcomes
 from .policy import RolloutPolicy
+from .replay_report import ReplayReport
 
 __all__ = ["ReplayReport", "replay"]
 
@@ -24,99 +23,6 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 #: Calibration prompts: a pool to draw from, or a function of (prompts wanted, step).
 Source = Outcomes | Callable[[int, int], Outcomes]
-
-
-@dataclass(frozen=True, eq=False)
-class ReplayReport:
-    """What a policy did with one or more tables.
-
-    Counts are of prompts unless said otherwise; divide by ``n`` for shares.
-
-    Attributes
-    ----------
-    n, k_max, steps : int
-        Prompts over all steps; largest budget; steps.
-    drawn : int64 array, shape (n,)
-        Responses drawn per prompt, in the order of the tables.
-    mean_k : float
-        Mean of ``drawn``.
-    savings : float
-        ``1 - mean_k / k_max``: share of responses saved against ``k_max`` for every prompt; calibration is not counted.
-    calibration_rollouts : int
-        Responses drawn for calibration during the replay.
-    savings_with_calibration : float
-        ``1 - (sum of drawn + calibration_rollouts) / (n k_max)``; negative if calibration costs more than is saved.
-    early_stops, early_with_variance : int
-        Prompts stopped before ``k_max`` (not those skipped); those of them whose kept responses are neither all accepted nor all rejected.
-    stops, wrong_stops : int
-        Prompts stopped by the policy: those for which its ``committed`` names an answer, be it at ``k_max``, and early stops; those of them
-        that are wrong: the answer named is not gold (gold unknown: no response accepted has it); where none is named, no response drawn
-        was accepted.
-    lost_groups : int
-        Groups with both verdicts among the first ``k_max`` responses of the table but one or none among the kept.
-    groups_with_variance : int
-        Groups whose kept responses are neither all accepted nor all rejected: those that move the weights.
-    fixed_groups_with_variance : float
-        The same for the rival, a fixed group size of the same mean: interpolated between the two nearest integers.
-    solvable, solvable_kept : int
-        Prompts with an accepted response among the first ``k_max``; those that keep one.
-    positives, positives_kept : int
-        Accepted responses among the first ``k_max`` of every prompt; those kept.
-    gradient_mass, fixed_gradient_mass : float
-        ``sum k phat (1 - phat)`` over prompts, the expected push of a group-normalised update, relative to ``k_max`` for every prompt; the
-        same for the rival.  NaN if no group of the table has both verdicts.
-    audit : dict of str to (int, int)
-        The policy's own error events, occurred and trials.
-    intervals : dict of str to (float, float)
-        Confidence intervals of mean k, of both savings (given the calibration cost), of the shares ``wrong_stops / n``,
-        ``lost_groups / n``, ``groups_with_variance / n``, and of each audited event; (0, 1) without trials.
-    level : Fraction
-        Confidence of each interval by itself.
-    method, guarantee : str
-        Which interval, and what it assumes.
-    """
-
-    n: int
-    k_max: int
-    steps: int
-    drawn: Ints
-    mean_k: float
-    savings: float
-    calibration_rollouts: int
-    savings_with_calibration: float
-    early_stops: int
-    early_with_variance: int
-    stops: int
-    wrong_stops: int
-    lost_groups: int
-    groups_with_variance: int
-    fixed_groups_with_variance: float
-    solvable: int
-    solvable_kept: int
-    positives: int
-    positives_kept: int
-    gradient_mass: float
-    fixed_gradient_mass: float
-    audit: Mapping[str, tuple[int, int]]
-    intervals: Mapping[str, tuple[float, float]]
-    level: Fraction
-    method: str
-    guarantee: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; the level as ``"p/q"``, NaN as ``None``."""
-        pairs = {name: {event: list(pair) for event, pair in getattr(self, name).items()} for name in ("audit", "intervals")}
-        masses = {name: None if np.isnan(getattr(self, name)) else getattr(self, name) for name in ("gradient_mass", "fixed_gradient_mass")}
-        return vars(self) | pairs | masses | {"drawn": self.drawn.tolist(), "level": str(self.level)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ReplayReport:
-        """Inverse of :meth:`to_json`."""
-        d = dict(data)
-        d |= {"drawn": np.array(d["drawn"], np.int64), "level": Fraction(d["level"])}
-        d |= {name: np.nan if d[name] is None else d[name] for name in ("gradient_mass", "fixed_gradient_mass")}
-        d |= {name: {event: tuple(pair) for event, pair in d[name].items()} for name in ("audit", "intervals")}
-        return cls(**d)
 
 
 def replay(
@@ -127,6 +33,7 @@ def replay(
     calibration: Source | None = None,
     learn: bool = False,
     observe: Callable[[Outcomes], None] | None = None,
+    k_max: int | None = None,
     level: Level = "0.95",
 ) -> ReplayReport:
     r"""Let ``policy`` draw from tables of finished groups, seeing of each prompt only the responses it has asked for.
@@ -136,8 +43,8 @@ def replay(
     policy : RolloutPolicy
         The object that trains.  With neither ``calibration`` nor ``learn`` it is left unchanged.
     table : Outcomes or iterable of Outcomes
-        One table, or one per optimizer step (a generator is read as the replay proceeds); at least ``policy.k_max`` responses of each
-        prompt, with gold if the policy's audit needs it.
+        One table, or one per optimizer step (a generator is read as the replay proceeds); at least ``k_max`` responses of each prompt,
+        with gold if the policy's audit needs it.
     step : int
         Step the policy is told for the first table; the next ones follow.
     calibration : Outcomes or callable, optional
@@ -148,6 +55,9 @@ def replay(
         Call ``policy.update`` after each step, as a trainer does.
     observe : callable, optional
         Receives the final outcomes of each step (how a simulated model learns).
+    k_max : int, optional
+        The full group that savings, lost groups and gradient mass are judged against, at least the default ``policy.k_max``: gives policies
+        of different reach one yardstick.
     level : number
         Confidence of the intervals.
 
@@ -162,8 +72,8 @@ def replay(
     Raises
     ------
     ValueError
-        If a table is empty or too narrow, the calibration source gives too few prompts, or the policy asks for a negative number of
-        responses, more than ``k_max``, or answers in the wrong shape.
+        If a table is empty or too narrow, ``k_max`` is below that of the policy, the calibration source gives too few prompts, or the
+        policy asks for a negative number of responses, for more than its ``k_max``, or answers in the wrong shape.
 
     Warns
     -----
@@ -186,9 +96,12 @@ def replay(
     [0.008, 0.906]
     """
     confidence = as_level(level, "level")
-    tally = _Tally(policy.k_max)
+    full = policy.k_max if k_max is None else k_max
+    if full < policy.k_max:
+        raise ValueError(f"k_max: got {full}; need at least {policy.k_max}; because the policy may draw that many")
+    tally = _Tally(full)
     for at, asked in enumerate([table] if isinstance(table, Outcomes) else table, start=step):
-        current = _checked(asked, policy.k_max, "table", 1, at)
+        current = _checked(asked, full, "table", 1, at)
         request = policy.calibration(at) if calibration is not None or at == step else None
         if request is not None and calibration is None:
             warnings.warn(
@@ -283,7 +196,7 @@ class _Tally:
         kept = policy.keep(final) & final.live
         size, accepted = kept.sum(axis=1), (final.passes & kept).sum(axis=1)
         varied = (accepted > 0) & (accepted < size)
-        early = (final.drawn > 0) & (final.drawn < self.k_max)
+        early = (final.drawn > 0) & (final.drawn < policy.k_max)
         stopped, wrong = _stops(policy, final, early)
         successes, first_mixed = np.zeros(table.n, np.int64), np.zeros(table.n, np.int64)
         for k in range(1, self.k_max + 1):
@@ -314,7 +227,7 @@ class _Tally:
         drawn = np.concatenate(self.drawn)
         n, steps, mean_k = len(drawn), len(self.drawn), float(drawn.mean())
         cost = self.calibration_rollouts / (n * self.k_max)
-        low, high = _mean_interval(drawn / self.k_max, level, steps)
+        low, high = mean_interval(drawn / self.k_max, level, adaptive=steps > 1)
         shares = {name: (self.counts[name], n) for name in ("wrong_stops", "lost_groups", "groups_with_variance")}
         below = int(mean_k)
         weights = np.zeros(self.k_max + 2)
@@ -336,7 +249,7 @@ class _Tally:
             audit=self.audit,
             intervals={"mean_k": (low * self.k_max, high * self.k_max), "savings": (1 - high, 1 - low)}
             | {"savings_with_calibration": (1 - high - cost, 1 - low - cost)}
-            | {name: _interval(hits, trials, level, steps) for name, (hits, trials) in (shares | self.audit).items()},
+            | {name: share_interval(hits, trials, level, adaptive=steps > 1) for name, (hits, trials) in (shares | self.audit).items()},
             level=level,
             method="clopper-pearson; mean k: empirical bernstein" if steps == 1 else "azuma-hoeffding",
             guarantee="each interval covers with the stated level: prompts drawn independently from one law, policy fixed before them"
@@ -345,26 +258,3 @@ class _Tally:
             "drawn independently from the law of that step, trials of an audited event not depending on earlier outcomes",
             **self.counts,
         )
-
-
-def _interval(hits: int, trials: int, level: Fraction, steps: int) -> tuple[float, float]:
-    if not trials:
-        return 0.0, 1.0
-    return clopper_pearson(hits, trials, level) if steps == 1 else _azuma(hits / trials, trials, level)
-
-
-def _azuma(mean: float, n: int, level: Fraction) -> tuple[float, float]:
-    width = sqrt(log(2 / (1 - level)) / (2 * n))
-    return max(0.0, mean - width), min(1.0, mean + width)
-
-
-def _mean_interval(values: NDArray[np.float64], level: Fraction, steps: int) -> tuple[float, float]:
-    """Interval for the mean of values in [0, 1]."""
-    n, mean = len(values), float(values.mean())
-    if steps > 1:
-        return _azuma(mean, n, level)
-    if n == 1:
-        return 0.0, 1.0
-    lost = log(4 / (1 - level))
-    width = sqrt(2 * float(values.var(ddof=1)) * lost / n) + 7 * lost / (3 * (n - 1))
-    return max(0.0, mean - width), min(1.0, mean + width)

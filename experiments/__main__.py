@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import demo
+from . import demo, simulate
 
 #: Calibration prompts under ``--short``: with fewer, the realised risk of one calibration scatters too far from delta.
 SHORT_CALIBRATION = 60
@@ -16,7 +16,7 @@ def parser() -> argparse.ArgumentParser:
     """The options; values are checked by :meth:`demo.Settings.check`, not here, so that every refusal reads alike."""
     d = demo.Settings()
     p = argparse.ArgumentParser(prog="python -m experiments", description="Train, compare and report calibrated rollout budgets.")
-    sub = p.add_subparsers(dest="command", required=True, metavar="{demo,report}")
+    sub = p.add_subparsers(dest="command", required=True, metavar="{demo,report,simulate}")
     c = sub.add_parser("demo", help="train one start model under six rollout rules and compare them", formatter_class=_Formatter)
     c.add_argument(
         "--model",
@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--lr", type=float, default=d.learning_rate, help="learning rate, constant")
     r = sub.add_parser("report", help="write tables, figures and HTML again from the JSON files of a demo", formatter_class=_Formatter)
     r.add_argument("dir", help="folder of the results")
+    simulate.add_parser(sub, _Formatter)
     a = sub.add_parser("demo-arm")
     a.add_argument("arm")
     a.add_argument("settings", type=Path)
@@ -63,6 +64,11 @@ def main(argv: list[str] | None = None) -> int:
             data = report.load(Path(args.dir))
             report.write(data, Path(args.dir))
             print(report.text_table(data), report.verdict(data), sep="\n\n")
+        elif args.command == "simulate":
+            try:
+                simulate.main(args)
+            except ValueError as error:
+                raise demo.BadInput(" ".join(str(error).split())) from None
         else:
             demo.run(settings(args, argv))
     except demo.BadInput as error:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from conformal_core.conformal_budget import ConformalBudget
 from conformal_core.laws import clopper_pearson
@@ -222,23 +221,6 @@ def test_an_uncalibrated_policy_says_so():
     assert report.savings_with_calibration == pytest.approx(report.savings - 160 / (60 * 8), abs=1e-12)
 
 
-def test_the_interval_of_mean_k_covers_at_every_law_of_a_two_point_budget():
-    """Exact coverage by summing over all outcomes of n prompts that draw 1 or 8 responses; Maurer and Pontil 2009, Theorem 4."""
-    for n in (2, 5, 40):
-        hit = []
-        for ones in range(n + 1):
-            counts = np.where(np.arange(n) < ones, 1, 8)
-            hit.append(replay(Scripted(8, counts), table(n), level="0.8").intervals["mean_k"])
-        for p in np.linspace(0.02, 0.98, 25):
-            mean = 8 - 7 * p
-            covered = sum(binom.pmf(ones, n, p) for ones, (low, high) in enumerate(hit) if low <= mean <= high)
-            assert covered >= 0.8
-    low, high = hit[20]
-    share = np.where(np.arange(40) < 20, 1, 8) / 8
-    width = sqrt(2 * share.var(ddof=1) * log(20) / 40) + 7 * log(20) / (3 * 39)
-    assert high - low == pytest.approx(16 * width, rel=1e-12) if share.mean() + width <= 1 else high == 8
-
-
 def test_intervals_of_savings_mirror_mean_k():
     report = replay(OneByOne(8), table(300), level="0.9")
     low, high = report.intervals["mean_k"]
@@ -273,3 +255,17 @@ def test_refusals():
             replay(Asks(), table(4), calibration=pool)
     with pytest.raises(ValueError, match=r"^level: "):
         replay(FixedBudget(8), table(3), level=95)
+
+
+def test_one_yardstick_for_policies_of_different_reach():
+    full = table(40, width=9)
+    report, own = replay(FixedBudget(4), full, k_max=9), replay(FixedBudget(4), full)
+    assert (report.k_max, report.savings, report.early_stops, report.stops) == (9, 1 - 4 / 9, 0, 0)  # a full group of its own
+    mixed = full.passes.any(axis=1) & ~full.passes.all(axis=1)
+    assert report.lost_groups == mixed.sum() - own.groups_with_variance > own.lost_groups == 0
+    assert report.gradient_mass == report.fixed_gradient_mass < own.gradient_mass == 1
+    np.testing.assert_allclose(report.intervals["mean_k"], 4 + 9 * 7 * log(80) / (3 * 39) * np.array([-1, 1]))
+    with pytest.raises(ValueError, match=r"^k_max: got 3; need at least 4; because "):
+        replay(FixedBudget(4), full, k_max=3)
+    with pytest.raises(ValueError, match=r"^table: got .*; need 10 "):
+        replay(FixedBudget(4), full, k_max=10)
