@@ -69,6 +69,12 @@ def check_arguments(model, args, train_dataset, calibration_dataset, policy, ans
             raise ValueError(
                 f"{name}: got columns {', '.join(data.column_names)}; need a column prompt; because responses are drawn for it"
             )
+    rows = args.per_device_train_batch_size * args.steps_per_generation
+    if rows % args.num_generations:
+        raise ValueError(
+            f"per_device_train_batch_size: got {rows} rows per process and generation; need a multiple of num_generations="
+            f"{args.num_generations}; because a group would be split over processes"
+        )
     prompts = args.generation_batch_size // args.num_generations
     if isinstance(train_dataset, Dataset) and len(train_dataset) < prompts:
         raise ValueError(f"train_dataset: got {len(train_dataset)} prompts; need {prompts}; because every generation step draws that many")
@@ -89,22 +95,20 @@ def check_arguments(model, args, train_dataset, calibration_dataset, policy, ans
         missing = "answer_fn" if answer_fn is None else "gold_column"
         raise ValueError(f"{missing}: got None; need one; because {policy!r} compares answers")
     if gold_column is not None:
-        for name, data in (("train_dataset", train_dataset), ("calibration_dataset", calibration_dataset)):
-            if data is not None and data.column_names is not None and gold_column not in data.column_names:
+        needed = [("train_dataset", train_dataset)] if calibration_dataset is None else [("calibration_dataset", calibration_dataset)]
+        for name, data in needed:
+            if data.column_names is not None and gold_column not in data.column_names:
                 raise ValueError(
                     f"gold_column: got {gold_column!r}; need a column of {name} ({', '.join(data.column_names)}); because it holds gold"
                 )
-    unsupported = {
-        "use_vllm": args.use_vllm,
-        "use_transformers_continuous_batching": args.use_transformers_continuous_batching,
-        "multi_objective_aggregation": args.multi_objective_aggregation != "sum_then_normalize",
-        "tools": bool(kwargs.get("tools")),
-        "rollout_func": kwargs.get("rollout_func") is not None,
-        "environment_factory": kwargs.get("environment_factory") is not None,
-    }
-    for name in (n for n, used in unsupported.items() if used):
+    for name, data in (("train_dataset", train_dataset), ("calibration_dataset", calibration_dataset)):
+        columns = (getattr(data, "column_names", None) or []) if data is not None else []
+        if {"image", "images"} & set(columns):
+            raise ValueError(f"{name}: got a column of images; need text; because pixel values are not dealt to ragged micro-batches")
+    if kwargs.get("environment_factory") is not None:
         raise ValueError(
-            f"{name}: got a value that is set; need it unset; because responses are drawn in increments by this trainer itself"
+            "environment_factory: got one; need None (tools, or a rollout_func that runs the environment); because TRL binds an "
+            "environment to a row of its rectangular batch, and here rows appear as the budget asks for them"
         )
     if isinstance(model, str):
         try:

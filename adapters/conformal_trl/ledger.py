@@ -24,6 +24,7 @@ COUNTS = (
     "masked",  # rows rejected by the response mask, over all passes
     "masked_of",  # rows shown to the response mask, over all passes
     "reward_calls",  # responses handed to the reward functions
+    "discarded",  # rows drawn only so that every process calls the engine alike
     "optimizer_steps",
 )
 PHASES = ("generate", "reward", "train", "calibrate")
@@ -93,6 +94,12 @@ class Ledger:
             own = time.perf_counter() - start - (self._charged - before)
             self._charged += own
             self.current[f"seconds_{name}"] += own
+
+    @property
+    def calibration_share(self) -> float:
+        """Calibration rollouts over all rollouts so far."""
+        calibration, generated = (sum(r[name] for r in self.history) for name in ("calibration", "generated"))
+        return calibration / max(calibration + generated, 1)
 
     def totals(self) -> dict[str, Any]:
         """Sums over the run, ``seconds_other``, ``seconds_total``, and ``audit`` as ``{event: [occurred, trials]}``."""

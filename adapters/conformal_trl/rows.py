@@ -1,100 +1,109 @@
-"""Ragged groups as compact batches: rows that were never generated, or were pruned, do not exist."""
+"""Ragged groups as compact micro-batches: rows that were never generated, or were pruned, do not exist."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
-from trl.trainer.utils import nanstd, pad
+from trl.trainer.utils import pad
 
-__all__ = ["ROW_MEAN_LOSSES", "compact_batch", "group_advantages", "split_rows"]
-
-#: TRL losses that average over the rows of a micro-batch; unequal micro-batches need a weight to make the window's mean exact.
-ROW_MEAN_LOSSES = ("grpo", "sapo", "dr_grpo", "luspo")
+__all__ = ["Deal", "Group", "Response", "Row", "compact_batch"]
 
 
-def group_advantages(rewards: torch.Tensor, scale: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """TRL's advantages on ragged groups.
+@dataclass
+class Response:
+    """One verified response.  ``mask`` marks the tokens the policy wrote (``None``: all), ``logps`` is ``None`` if nobody recorded them."""
 
-    ``A_ij = (r_ij - mean_j r_ij) / (std + 1e-4)``, where ``std`` is the group's (``scale="group"``), the batch's
-    (``"batch"``) or absent (``"none"``); means and standard deviations (n - 1) run over the responses that exist.
+    prompt: np.ndarray
+    ids: np.ndarray
+    logps: np.ndarray | None
+    mask: np.ndarray | None
+    completion: Any
+    text: str
+    answer: Hashable | None = None
+    rewards: tuple[float, ...] = ()
+    total: float = float("nan")
+    passed: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
 
-    Parameters
-    ----------
-    rewards : (prompts, width) float tensor, NaN where there is no response.
+    @property
+    def tokens(self) -> int:
+        """Tokens the policy wrote."""
+        return len(self.ids) if self.mask is None else int(self.mask.sum())
 
-    Returns
-    -------
-    advantages : same shape, 0 where there is no response.
-    varies : (prompts,) bool, whether the rewards of the group differ.
+
+@dataclass
+class Group:
+    """The responses of one prompt, in the order they were drawn."""
+
+    example: dict[str, Any]
+    responses: list[Response] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A response that trains, and how it is weighed."""
+
+    response: Response
+    advantage: float
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How ``rows`` rows are dealt to ``parts`` micro-batches on each of ``world`` ranks, as evenly as rows allow.
+
+    Micro-batch ``i`` of rank ``r`` is hand ``i * world + r`` of the shuffled rows, so one rank with ``parts * world`` micro-batches and
+    ``world`` ranks with ``parts`` each hold the same hands.  ``window`` consecutive micro-batches (over all ranks) make one optimizer step.
     """
-    filled_high = torch.where(rewards.isnan(), -torch.inf, rewards).amax(1)
-    filled_low = torch.where(rewards.isnan(), torch.inf, rewards).amin(1)
-    varies = filled_high - filled_low > 1e-9
-    advantages = rewards - rewards.nanmean(dim=1, keepdim=True)
-    if scale == "group":
-        std = torch.where(varies, nanstd(rewards, dim=1), 0.0)
-        advantages = advantages / (std[:, None] + 1e-4)
-    elif scale == "batch":
-        finite = rewards[~rewards.isnan()]
-        advantages = advantages / ((finite.std() if finite.numel() > 1 else finite.new_zeros(())) + 1e-4)
-    return torch.nan_to_num(advantages, nan=0.0), varies
+
+    rows: int
+    parts: int
+    world: int
+    window: int
+
+    def hand(self, part: int, rank: int) -> slice:
+        """The rows of one micro-batch of one rank."""
+        hands, m = self.parts * self.world, part * self.world + rank
+        return slice(self.rows * m // hands, self.rows * (m + 1) // hands)
+
+    def rows_at(self, part: int) -> int:
+        """Rows of one micro-batch over all ranks."""
+        return self.hand(part, self.world - 1).stop - self.hand(part, 0).start
+
+    def rows_of_window(self, part: int) -> int:
+        """Rows, over all ranks, of the window that holds a micro-batch."""
+        first = part - part % self.window
+        return self.hand(min(first + self.window, self.parts) - 1, self.world - 1).stop - self.hand(first, 0).start
+
+    def weight(self, part: int, rank: int) -> float:
+        """What makes a mean over the rows of this micro-batch, averaged over the window and the ranks, the mean over the window's rows."""
+        hand, total = self.hand(part, rank), self.rows_of_window(part)
+        return (hand.stop - hand.start) * self.window * self.world / total if total else 0.0
 
 
-def compact_batch(
-    prompts: Sequence[Sequence[int]],
-    completions: Sequence[Sequence[int]],
-    logps: Sequence[Sequence[float]],
-    advantages: Sequence[float],
-    pad_token_id: int,
-    device: torch.device,
-) -> dict[str, Any]:
+def compact_batch(rows: Sequence[Row], pad_token_id: int, device: torch.device) -> dict[str, Any]:
     """Padded tensors of the given rows (prompts left, completions right), the inputs of TRL's ``_compute_loss``."""
+    if not rows:
+        return {"advantages": torch.zeros(0, device=device)}
 
-    def stack(rows: list[torch.Tensor], value: float, side: str) -> torch.Tensor:
-        return pad(rows, padding_value=value, padding_side=side).to(device) if rows else torch.zeros(0, 0, dtype=torch.long, device=device)
+    def stack(values: list[np.ndarray], value: float, side: str, dtype: torch.dtype = torch.long) -> torch.Tensor:
+        tensors = [torch.from_numpy(np.ascontiguousarray(v)).to(dtype) for v in values]
+        return pad(tensors, padding_value=value, padding_side=side).to(device)
 
-    prompt_rows = [torch.tensor(p) for p in prompts]
-    completion_rows = [torch.tensor(c) for c in completions]
-    completion_mask = stack([torch.ones_like(c) for c in completion_rows], 0, "right")
-    sampling = stack([torch.tensor(row, dtype=torch.float32) for row in logps], 0.0, "right").float()
-    return {
-        "prompt_ids": stack(prompt_rows, pad_token_id, "left"),
-        "prompt_mask": stack([torch.ones_like(p) for p in prompt_rows], 0, "left"),
-        "completion_ids": stack(completion_rows, pad_token_id, "right"),
-        "completion_mask": completion_mask,
-        "advantages": torch.tensor(list(advantages), dtype=torch.float32, device=device),
-        "sampling_per_token_logps": sampling,
-        "num_items_in_batch": completion_mask.sum(),
+    responses = [row.response for row in rows]
+    batch: dict[str, Any] = {
+        "prompt_ids": stack([r.prompt for r in responses], pad_token_id, "left"),
+        "prompt_mask": stack([np.ones_like(r.prompt) for r in responses], 0, "left"),
+        "completion_ids": stack([r.ids for r in responses], pad_token_id, "right"),
+        "completion_mask": stack([np.ones_like(r.ids) for r in responses], 0, "right"),
+        "advantages": torch.tensor([row.advantage for row in rows], dtype=torch.float32, device=device),
+        "passed": torch.tensor([r.passed for r in responses], device=device),
     }
-
-
-def split_rows(batch: dict[str, Any], parts: int, window: int) -> list[dict[str, Any]]:
-    """Shuffle rows, deal them into ``parts`` micro-batches as evenly as rows allow, and trim each to its own longest row.
-
-    A part may be empty.  ``row_weight`` makes a mean over the rows of unequal parts, averaged over each window of ``window``
-    consecutive parts, the mean over the rows of that window.
-    """
-    rows = batch["advantages"].size(0)
-    order = torch.randperm(rows)
-    bounds = [rows * i // parts for i in range(parts + 1)]
-    tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor) and value.dim() > 0}
-    shared = {name: value for name, value in batch.items() if name not in tensors}
-    out = []
-    for i in range(parts):
-        picked = order[bounds[i] : bounds[i + 1]].to(batch["advantages"].device)
-        first = i - i % window
-        in_window = bounds[min(first + window, parts)] - bounds[first]
-        part = {name: value[picked] for name, value in tensors.items()} | shared
-        part["row_weight"] = picked.numel() * window / in_window if in_window else 0.0
-        if picked.numel():
-            prompt_width = int(part["prompt_mask"].sum(1).max())
-            width = max(int(part["completion_mask"].sum(1).max()), 1)
-            for name, value in part.items():
-                if name in ("prompt_ids", "prompt_mask"):
-                    part[name] = value[:, value.size(1) - prompt_width :]
-                elif name in tensors and value.dim() == 2:
-                    part[name] = value[:, :width]
-        out.append(part)
-    return out
+    if any(r.mask is not None for r in responses):
+        batch["tool_mask"] = stack([np.ones_like(r.ids) if r.mask is None else r.mask for r in responses], 1, "right")
+    if all(r.logps is not None for r in responses):
+        batch["sampling_per_token_logps"] = stack([r.logps for r in responses], 0.0, "right", torch.float32)
+    return batch

@@ -56,6 +56,7 @@ def sample(trainer, prompt_ids: list[list[int]]) -> tuple[list[list[int]], list[
             gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
         ) as model,
         torch.no_grad(),
+        trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
     ):
         sequences = model.generate(**inputs, generation_config=trainer.generation_config, logits_processor=LogitsProcessorList([recorder]))
     logps = recorder.finish(sequences).cpu()

@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import GRPOTrainer
-from trl.data_utils import is_conversational
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import use_adapter
 
 import carm_core
-from conformal_core import NOT_DRAWN, FixedBudget, Outcomes, RolloutPolicy, encode_answers, prompt_ids
+from conformal_core import FixedBudget, Outcomes, RolloutPolicy
 
-from .checks import LOGIT_EDITS, check_arguments, checked_counts, prompt_text
+from .advantages import batch_standardised, combine, group_advantages, per_function_advantages
+from .checkpoint import buffer_file, last_whole_checkpoint, read_state, write_state
+from .checks import check_arguments
 from .config import CGRPOConfig
+from .engines import importance_ratio
 from .ledger import Ledger
-from .rows import ROW_MEAN_LOSSES, compact_batch, group_advantages, split_rows
+from .masks import WEIGHING, MaskMonitor, guarded_base, make_rule, mask_weights
+from .metrics import log_generation
+from .migration import policy_from_config, verifier_success
+from .objective import cgrpo_loss
+from .rollouts import Rollouts
+from .rows import Deal, Group, Response, Row, compact_batch
 from .sampling import sample
+from .startup import check_sampling, warn_if_inert
 
 __all__ = ["CGRPOTrainer"]
 
-_STATE_FILE = "rollout_policy.json"
-_BUFFER_FILE = "rollout_buffer.pt"
+#: TRL losses that divide by a count of tokens over the whole generation; the others are means over rows or over a micro-batch.
+_TOKEN_COUNT_LOSSES = ("cispo", "dapo", "vespo")
 _MAX_D_SCORES = 64
-
-
-@dataclass
-class _Group:
-    """The responses of one prompt, in the order they were drawn."""
-
-    example: dict[str, Any]
-    prompt: list[int]
-    ids: list[list[int]] = field(default_factory=list)
-    logps: list[list[float]] = field(default_factory=list)
-    answers: list[Hashable | None] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    per_function: list[list[float]] = field(default_factory=list)
-    texts: list[Any] = field(default_factory=list)
-    extra: list[dict[str, Any]] = field(default_factory=list)
 
 
 class _Clock(TrainerCallback):
@@ -61,8 +55,10 @@ class _Clock(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         ledger = self.trainer.ledger
         ledger.add(optimizer_steps=1)
-        if args.max_seconds is not None and ledger.elapsed >= args.max_seconds:
-            control.should_training_stop = True
+        if args.max_seconds is not None:
+            late = torch.tensor(float(ledger.elapsed >= args.max_seconds), device=args.device)
+            if self.trainer.accelerator.reduce(late, reduction="sum") > 0:  # all ranks stop together
+                control.should_training_stop = True
 
     def on_train_end(self, args, state, control, **kwargs):
         self.trainer.ledger.stop()
@@ -78,13 +74,19 @@ class CGRPOTrainer(GRPOTrainer):
     Parameters
     ----------
     rollout_policy : RolloutPolicy, optional
-        Default ``FixedBudget(args.num_generations)``.  ``args.num_generations`` must equal its ``k_max``.
+        Default: the policy that ``args.budget_grid`` describes, else ``FixedBudget(args.num_generations)``.
+        ``args.num_generations`` must equal its ``k_max``.
     calibration_dataset : Dataset, optional
         Prompts for the policy's calibration requests, disjoint from ``train_dataset``.
     answer_fn : callable, optional
         ``answer_fn(completion_text) -> hashable or None``: the canonical answer, ``None`` if it cannot be parsed.
     gold_column : str, optional
         Column with the gold answer, comparable with what ``answer_fn`` returns.
+    mask_rule : carm_core.Rule, optional
+        A rule object in place of ``args.response_mask``.
+    answer_extractor, verifier : callable, optional
+        trl-cgrpo's names.  ``answer_extractor`` is ``answer_fn`` with answers and gold compared as stripped strings;
+        ``verifier(completions=[text], **example)`` decides success in place of ``args.success_threshold``.
     model, reward_funcs, args, train_dataset, ... :
         As in ``GRPOTrainer``; ``args`` is a :class:`CGRPOConfig`.
 
@@ -92,13 +94,13 @@ class CGRPOTrainer(GRPOTrainer):
     ------
     ValueError
         For an unknown model path, an empty data set, a calibration set too small or not disjoint, a budget that disagrees
-        with ``num_generations``, and for settings this trainer does not support (named, with the reason) - all before a
-        model is loaded.
+        with ``num_generations``, a group split over processes, and for settings this trainer does not support (named, with the
+        reason) - all before a model is loaded.
 
     Notes
     -----
-    Guarantees are those of the policy and of the mask rule; the trainer adds none.  The mask's denominator is *fixed* (TRL's):
-    rejected rows contribute 0 and stay in the count.
+    Guarantees are those of the policy and of the mask rule; the trainer adds none.  Over several processes every process takes the same
+    decisions on all prompts; drawing, verifying and training are shared out evenly.
     """
 
     def __init__(
@@ -112,146 +114,78 @@ class CGRPOTrainer(GRPOTrainer):
         calibration_dataset=None,
         answer_fn: Callable[[str], Hashable | None] | None = None,
         gold_column: str | None = None,
+        mask_rule: carm_core.Rule | None = None,
+        answer_extractor: Callable[[str], Any] | None = None,
+        verifier: Callable[..., Sequence[bool]] | None = None,
         **kwargs: Any,
     ) -> None:
         args = CGRPOConfig(f"{model if isinstance(model, str) else 'model'}-CGRPO") if args is None else args
         if not isinstance(args, CGRPOConfig):
             raise ValueError(f"args: got {type(args).__name__}; need CGRPOConfig; because budgets and masks are configured there")
-        policy = FixedBudget(args.num_generations) if rollout_policy is None else rollout_policy
+        if answer_extractor is not None:
+            if answer_fn is not None:
+                raise ValueError("answer_extractor: got one beside answer_fn; need one of the two; because they are the same")
+            answer_fn, gold_column = _stripped(answer_extractor), gold_column or args.calibration_answer_column
+        if rollout_policy is not None and args.budget_grid is not None:
+            raise ValueError(
+                f"rollout_policy: got {rollout_policy!r} beside budget_grid; need one of the two; because both say how many to draw"
+            )
+        policy = rollout_policy or policy_from_config(args, calibration_dataset) or FixedBudget(args.num_generations)
+        if (answer_extractor is not None or verifier is not None) and rollout_policy is None and args.budget_grid is None:
+            name = "verifier" if answer_extractor is None else "answer_extractor"
+            raise ValueError(
+                f"{name}: got one without budget_grid; need the grid, e.g. [2, 4, 8, 16, 32]; because nothing would stop early"
+            )
+        if args.budget_grid is not None and policy.needs_answers and gold_column is None:
+            gold_column = args.calibration_answer_column
         check_arguments(model, args, train_dataset, calibration_dataset, policy, answer_fn, gold_column, kwargs)
+        if mask_rule is not None and args.response_mask != "none":
+            raise ValueError(f"mask_rule: got {mask_rule!r} beside response_mask={args.response_mask!r}; need one of the two")
+        if mask_rule is not None:
+            args.off_policy_mask_threshold = 0.0  # TRL calls its mask hook iff this field is set
         self.rollout_policy = policy
         self.calibration_dataset = calibration_dataset
         self.answer_fn, self.gold_column = answer_fn, gold_column
+        self._gold_as_text = answer_extractor is not None
+        self._verifier = None if verifier is None else verifier_success(verifier)
         self.ledger = Ledger()
-        rules = {"carm": carm_core.CARM, "geomean": carm_core.GeoMean}
-        self.mask_rule = rules[args.response_mask](args.response_mask_threshold) if args.response_mask != "none" else None
+        self.mask_rule = mask_rule or make_rule(args.response_mask, args.response_mask_threshold, args.response_mask_conditioning)
+        self.own_sampler = not (args.use_vllm or args.use_transformers_continuous_batching or kwargs.get("rollout_func") is not None)
         super().__init__(model=model, reward_funcs=reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
-        if self.accelerator.num_processes > 1:
-            raise ValueError(
-                f"num_processes: got {self.accelerator.num_processes}; need 1; because budgets are not yet synchronised over ranks"
-            )
         passes = args.steps_per_generation * self.num_iterations
-        self._off_policy = args.gradient_accumulation_steps % passes != 0
+        #: Whether rollouts train after an optimizer step that moved the policy they were drawn from.
+        self.off_policy = args.gradient_accumulation_steps % passes != 0
+        #: Whether a loss term reads the log-probabilities that were recorded while sampling.
+        self.reads_recorded = self.mask_rule is not None or self.off_policy
+        self._corrects = self.use_vllm and self.vllm_importance_sampling_correction
+        self.rollouts = Rollouts(self)
+        self._monitor = None if self.mask_rule is None else MaskMonitor(self.accelerator, self.mask_rule, args.mask_warn_after)
+        self._micro: dict[str, Any] = {}
         self.add_callback(_Clock(self))
-        self._check_sampling()
-        self._warn_if_inert()
+        check_sampling(self)
+        warn_if_inert(self)
 
-    def _check_sampling(self) -> None:
-        """Refuse sampling that the recorded log-probabilities do not describe."""
-        asked: dict[str, Any] = {}  # as `generate` reads them: what is unset comes from the model's own generation config
-        for source in (self.model.generation_config.to_dict(), self.generation_config.to_dict(), self.args.generation_kwargs or {}):
-            asked |= {name: value for name, value in source.items() if value is not None}
-        several = [name for name in ("num_beams", "num_return_sequences") if (asked.get(name) or 1) > 1]
-        if several:
-            raise ValueError(f"{several[0]}: got {asked[several[0]]}; need 1; because a rollout is one sampled response per row")
-        edits = [name for name, neutral in LOGIT_EDITS.items() if asked.get(name) not in (None, neutral)]
-        if edits and (self.mask_rule is not None or self._off_policy) and self.args.old_logps == "rollout":
-            raise ValueError(
-                f'old_logps: got "rollout" beside {edits[0]}={asked[edits[0]]!r}; need "recompute"; because that setting edits logits '
-                "while sampling, so recorded log-probabilities are not the policy's"
-            )
+    # ------------------------------------------------------------------ responses
 
-    def _warn_if_inert(self) -> None:
-        steps, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
-        if steps % accumulation:
-            warnings.warn(
-                f"steps_per_generation: got {steps} with gradient_accumulation_steps={accumulation}; an accumulation window then spans "
-                "generations, which weigh alike however many of their rows were pruned",
-                stacklevel=3,
-            )
-        if self.args.kl_on_pruned and self.beta == 0:
-            warnings.warn("kl_on_pruned: has no effect with beta=0; there is no KL term", stacklevel=3)
-        if self.calibration_dataset is not None and self.rollout_policy.calibration(0) is None:
-            warnings.warn(f"calibration_dataset: is not used; {self.rollout_policy!r} asks for no calibration", stacklevel=3)
-        if self.gold_column is not None and self.answer_fn is None:
-            warnings.warn("gold_column: is not used without answer_fn", stacklevel=3)
-        if self.mask_rule is None:
-            return
-        dropout = any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in self.model.modules())
-        if dropout or (getattr(self.model.config, "attention_dropout", 0.0) or 0.0) > 0:
-            warnings.warn("dropout: the trained policy is not the one that sampled; the mask counts its noise as drift", stacklevel=3)
-        truncated = [n for n, off in (("top_p", 1.0), ("top_k", 0), ("min_p", None)) if getattr(self.args, n) not in (off, None)]
-        if truncated:
-            warnings.warn(
-                f"{', '.join(truncated)}: truncated sampling draws from another law than the one the mask compares with; every "
-                "log-ratio understates the drift by the truncated mass",
-                stacklevel=3,
-            )
-        if not self._off_policy:
-            warnings.warn(
-                "response_mask: every rollout trains once, before the first optimizer step after it was drawn, so log-ratios are "
-                "numerical noise and the mask rejects nothing; raise num_iterations or steps_per_generation",
-                stacklevel=3,
-            )
+    def totals(self, per_function: torch.Tensor) -> torch.Tensor:
+        """Weighted total of the reward functions (last axis); NaN where none applied."""
+        return combine(per_function, self.reward_weights.to(per_function.device))
 
-    # ------------------------------------------------------------------ rollouts
+    def success(self, example: dict[str, Any], response: Response) -> bool:
+        """Whether a response passes."""
+        return self._verifier(example, response.text) if self._verifier is not None else response.total > self.args.success_threshold
 
-    def _roll_out(
-        self, examples: Sequence[dict[str, Any]], policy: RolloutPolicy, batch_size: int, bar=None
-    ) -> tuple[list[_Group], Outcomes]:
-        """Draw responses for every example until ``policy`` stops each of them."""
-        step = self.state.global_step
-        tokenized, _, _ = self._tokenize_prompts([e["prompt"] for e in examples])
-        groups = [_Group(e, ids) for e, ids in zip(examples, tokenized, strict=True)]
-        ids = prompt_ids([prompt_text(e["prompt"]) for e in examples])
-        live = np.arange(len(groups))
-        counts = checked_counts(policy, policy.first(ids, step), np.zeros(len(groups), np.int64))
-        while counts.any():
-            self._draw([groups[i] for i in np.repeat(live, counts)], batch_size, bar)
-            live = live[counts > 0]
-            outcomes = self._outcomes([groups[i] for i in live], ids[live], step)
-            counts = checked_counts(policy, policy.more(outcomes), outcomes.drawn)
-        return groups, self._outcomes(groups, ids, step)
+    def has_ended(self, response: Response) -> bool:
+        """Whether a response ended by itself."""
+        return len(response.ids) > 0 and int(response.ids[-1]) in (*self.eos_token_ids, self._tokenizer.pad_token_id)
 
-    def _draw(self, rows: list[_Group], batch_size: int, bar=None) -> None:
-        """One more response for every entry of ``rows`` (a group may occur several times), verified once."""
-        for start in range(0, len(rows), batch_size):
-            chunk = rows[start : start + batch_size]
-            with self.ledger.phase("generate"):
-                ids, logps = sample(self, [g.prompt for g in chunk])
-                texts = self.processing_class.batch_decode(ids, skip_special_tokens=True)
-                chat = is_conversational({"prompt": chunk[0].example["prompt"]})
-                completions = [[{"role": "assistant", "content": t}] for t in texts] if chat else texts
-            with self.ledger.phase("reward"):
-                prompts = [g.example["prompt"] for g in chunk]
-                scores = self._calculate_rewards([g.example for g in chunk], prompts, completions, ids)
-                if scores.isinf().any():
-                    name = self.reward_func_names[int(scores.isinf().any(0).int().argmax())]
-                    raise ValueError(f"reward: got an infinite value from {name}; need finite numbers or None; because they are averaged")
-                totals = (scores * self.reward_weights.to(scores.device)).nansum(1)
-                totals[scores.isnan().all(1)] = torch.nan
-                answers = [None if self.answer_fn is None else self.answer_fn(t) for t in texts]
-            self.ledger.add(reward_calls=len(chunk))
-            extra = {column: list(values) for column, values in self._pending_extra_logs.items()}
-            self._pending_extra_logs.clear()
-            for column, values in extra.items():
-                if len(values) != len(chunk):
-                    raise ValueError(
-                        f"log_extra: got {len(values)} values of {column!r}; need {len(chunk)}; because there is one per completion"
-                    )
-            for row, (group, completion) in enumerate(zip(chunk, completions, strict=True)):
-                group.ids.append(ids[row])
-                group.logps.append(logps[row])
-                group.answers.append(answers[row])
-                group.texts.append(completion)
-                group.extra.append({column: values[row] for column, values in extra.items()})
-            for group, total, per_function in zip(chunk, totals.tolist(), scores.tolist(), strict=True):
-                group.rewards.append(total)
-                group.per_function.append(per_function)
-            if bar is not None:
-                bar.update(len(chunk))
-
-    def _outcomes(self, groups: Sequence[_Group], ids: np.ndarray, step: int) -> Outcomes:
-        drawn = np.array([len(g.ids) for g in groups], np.int64)
-        passes = np.zeros((len(groups), max(int(drawn.max(initial=0)), 1)), bool)
-        for i, group in enumerate(groups):
-            passes[i, : drawn[i]] = np.array(group.rewards) > self.args.success_threshold
-        codes = gold = None
-        if self.answer_fn is not None:
-            golds = None if self.gold_column is None else [g.example[self.gold_column] for g in groups]
-            codes, gold = encode_answers([g.answers for g in groups], golds)
-            codes = np.pad(codes, ((0, 0), (0, passes.shape[1] - codes.shape[1])), constant_values=NOT_DRAWN)
-        return Outcomes(ids, passes, drawn, codes, gold, step)
+    def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
+        """While training: one response per entry of ``prompt_ids``, with log-probabilities where this trainer samples."""
+        if not self.model.training:
+            return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
+        if self.use_vllm or self.use_transformers_continuous_batching:
+            return super()._generate_single_turn(prompt_ids, images, multimodal_fields, 1, has_tool_images)
+        return sample(self, prompt_ids)
 
     def _calibrate(self) -> None:
         request = self.rollout_policy.calibration(self.state.global_step)
@@ -260,32 +194,44 @@ class CGRPOTrainer(GRPOTrainer):
         if self.calibration_dataset is None or len(self.calibration_dataset) < request.n:
             have = 0 if self.calibration_dataset is None else len(self.calibration_dataset)
             raise ValueError(f"calibration_dataset: got {have} prompts; need {request.n}; because {self.rollout_policy!r} asks for them")
+        step = self.state.global_step
         with self.ledger.phase("calibrate", absorb=True):
             # Drawn without replacement, keyed by (seed, step): no order of the data set matters, and calibrations share few prompts if
             # it is large.
-            chosen = np.random.default_rng([self.args.seed, self.state.global_step]).permutation(len(self.calibration_dataset))
-            examples = [dict(self.calibration_dataset[int(i)]) for i in chosen[: request.n]]
+            chosen = np.random.default_rng([self.args.seed, step]).permutation(len(self.calibration_dataset))
+            examples = [self._example(self.calibration_dataset[int(i)]) for i in chosen[: request.n]]
+            shown = self.args.calibration_progress and self.accelerator.is_main_process
             with tqdm(
-                total=request.n * request.rollout.k_max,
-                desc=f"calibration at step {self.state.global_step}",
-                unit="response",
-                leave=False,
-                disable=not self.args.calibration_progress,
+                total=request.n * request.rollout.k_max, desc=f"calibration at step {step}", unit="response", leave=False, disable=not shown
             ) as bar:
-                groups, outcomes = self._roll_out(examples, request.rollout, self.args.calibration_batch_size, bar)
+                groups, outcomes = self.rollouts.roll_out(examples, request.rollout, step, self.args.calibration_batch_size, bar)
             self.rollout_policy.calibrate(outcomes)
             self._pending_metrics.clear()  # what reward functions logged about calibration is not about training
-        self.ledger.add(calibration=int(outcomes.drawn.sum()), calibration_tokens=sum(len(ids) for g in groups for ids in g.ids))
+        self.ledger.add(calibration=int(outcomes.drawn.sum()), calibration_tokens=sum(r.tokens for g in groups for r in g.responses))
+
+    def _example(self, example: dict[str, Any]) -> dict[str, Any]:
+        example = dict(example)
+        if self._gold_as_text and example.get(self.gold_column) is not None:
+            example[self.gold_column] = str(example[self.gold_column]).strip()
+        return example
 
     # ------------------------------------------------------------------ one generation step
 
-    def _generate_and_score_completions(self, inputs):
+    def _prepare_inputs(self, generation_batch):
         if not self.model.training:
-            return super()._generate_and_score_completions(inputs)
-        self.ledger.open(self.state.global_step)
+            return super()._prepare_inputs(generation_batch)
+        parts = self.args.steps_per_generation
+        if self._step % (parts * self.num_iterations) == 0 or self._buffered_inputs is None:
+            self._buffered_inputs = self._generation_step(generation_batch)
+        return self._buffered_inputs[self._step % parts]
+
+    def _generation_step(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Calibrate if it is due, roll out the prompts of all processes, and return this process's micro-batches."""
+        policy, step = self.rollout_policy, self.state.global_step
+        record = self.ledger.open(step)
         self._calibrate()
-        groups, outcomes = self._roll_out(inputs[:: self.num_generations], self.rollout_policy, self.args.rollout_batch_size)
-        policy = self.rollout_policy
+        examples = gather_object([self._example(e) for e in inputs[:: self.num_generations]])
+        groups, outcomes = self.rollouts.roll_out(examples, policy, step, self.args.rollout_batch_size)
         kept = np.asarray(policy.keep(outcomes))
         if kept.shape != outcomes.passes.shape or kept.dtype != bool:
             raise ValueError(
@@ -293,184 +239,295 @@ class CGRPOTrainer(GRPOTrainer):
                 "because each response is kept or not"
             )
         kept = kept & outcomes.live  # a copy: the array is the policy's
-        record = self.ledger.current
         record["audit"] = {event: list(count) for event, count in policy.audit(outcomes).items()}
-        own = policy.advantages(outcomes)
+        advantages, varies = self._advantages(groups, outcomes, kept)
         policy.update(outcomes)
         record["policy"] = {name: float(value) for name, value in policy.metrics().items()}
-
-        rewards = torch.full(outcomes.passes.shape, torch.nan)
-        for i, group in enumerate(groups):
-            rewards[i, : len(group.rewards)] = torch.tensor(group.rewards)
-        rewards[~torch.from_numpy(kept)] = torch.nan
-        advantages, varies = group_advantages(rewards, self.scale_rewards)
-        if own is not None:
-            if np.shape(own) != outcomes.passes.shape or not np.isfinite(np.asarray(own)[kept]).all():
-                raise ValueError(
-                    f"advantages: got shape {np.shape(own)} from {policy!r}; need finite numbers of shape {outcomes.passes.shape}; "
-                    "because they weigh responses"
-                )
-            advantages = torch.as_tensor(own, dtype=torch.float32)
-            varies = (torch.where(torch.from_numpy(kept), advantages, 0.0) != 0).any(1)
-        train = ~rewards.isnan()
-        if self.args.prune == "zero_variance" and not (self.args.kl_on_pruned and self.beta > 0):
-            train &= varies[:, None]
-        if self.mask_truncated_completions:
-            train &= torch.tensor([[j < len(g.ids) and g.ids[j][-1] in self.eos_token_ids for j in range(train.size(1))] for g in groups])
-        cells = train.nonzero().tolist()
-        batch = compact_batch(
-            [groups[i].prompt for i, _ in cells],
-            [groups[i].ids[j] for i, j in cells],
-            [groups[i].logps[j] for i, j in cells],
-            [float(advantages[i, j]) for i, j in cells],
-            self._tokenizer.pad_token_id,
-            self.accelerator.device,
-        )
-        self._add_logps(batch)
-        lengths = [len(ids) for g in groups for ids in g.ids]
+        rows = self._rows_that_train(groups, kept, advantages, varies)
+        responses = [r for g in groups for r in g.responses]
+        totals = [r.total for r in responses if not math.isnan(r.total)]
         self.ledger.add(
             prompts=len(groups),
-            generated=int(outcomes.drawn.sum()),
-            generated_tokens=sum(lengths),
+            generated=len(responses),
+            generated_tokens=sum(r.tokens for r in responses),
             kept=int(kept.sum()),
-            trained=len(cells),
-            trained_tokens=int(batch["num_items_in_batch"]),
+            trained=len(rows),
+            trained_tokens=sum(row.response.tokens for row in rows),
             groups=len(groups),
             groups_with_variance=int(varies.sum()),
         )
-        record["drawn"] = outcomes.drawn.tolist()
-        record["mean_k"] = float(outcomes.drawn.mean())
-        record["reward_mean"] = float(np.nanmean([r for g in groups for r in g.rewards])) if lengths else math.nan
-        self._log_generation(groups, lengths, varies, advantages)
-        return batch
+        record["drawn"], record["mean_k"] = outcomes.drawn.tolist(), float(outcomes.drawn.mean())
+        record["reward_mean"] = float(np.mean(totals)) if totals else math.nan
+        log_generation(self, groups, advantages, varies)
+        return self._deal(rows, int(kept.sum()))
+
+    def _advantages(self, groups: Sequence[Group], outcomes: Outcomes, kept: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """(prompts, width) advantages and which groups vary: the policy's own, the paper's, or TRL's."""
+        per_function = torch.full((*kept.shape, len(self.reward_func_names)), torch.nan)
+        rewards = torch.full(kept.shape, torch.nan)
+        for i, group in enumerate(groups):
+            for j, response in enumerate(group.responses):
+                if kept[i, j]:
+                    per_function[i, j], rewards[i, j] = torch.tensor(response.rewards), response.total
+        own = self.rollout_policy.advantages(outcomes)
+        if own is not None:
+            if np.shape(own) != outcomes.passes.shape or not np.isfinite(np.asarray(own)[kept]).all():
+                raise ValueError(
+                    f"advantages: got shape {np.shape(own)} from {self.rollout_policy!r}; need finite numbers of shape "
+                    f"{outcomes.passes.shape}; because they weigh responses"
+                )
+            advantages = torch.where(torch.from_numpy(kept), torch.as_tensor(own, dtype=torch.float32), 0.0)
+            return advantages, (advantages != 0).any(1)
+        if self.args.objective == "cgrpo":
+            return batch_standardised(rewards)
+        if self.multi_objective_aggregation == "normalize_then_sum":
+            return per_function_advantages(per_function, self.reward_weights)
+        return group_advantages(rewards, self.scale_rewards)
+
+    def _rows_that_train(self, groups: Sequence[Group], kept: np.ndarray, advantages: torch.Tensor, varies: torch.Tensor) -> list[Row]:
+        prune = self.args.prune == "zero_variance" and not (self.args.kl_on_pruned and self.beta > 0)
+        rows, missing = [], 0
+        for i, group in enumerate(groups):
+            for j, response in enumerate(group.responses):
+                if not kept[i, j] or math.isnan(response.total) or response.tokens == 0 or (prune and not varies[i]):
+                    continue
+                if self.mask_truncated_completions and not self.has_ended(response):
+                    continue
+                if self.reads_recorded and self.args.old_logps == "rollout":
+                    if response.logps is None:
+                        raise ValueError(
+                            'rollout_func: got no logprobs; need them, or old_logps="recompute"; because the loss compares with them'
+                        )
+                    if self.mask_rule is None and not np.isfinite(response.logps).all():
+                        missing += 1
+                        continue
+                rows.append(Row(response, float(advantages[i, j])))
+        if missing:
+            warnings.warn(f"{missing} responses have log-probabilities that the engine could not give; they do not train", stacklevel=2)
+        return rows
+
+    def _deal(self, rows: Sequence[Row], kept: int) -> list[dict[str, Any]]:
+        """This process's micro-batches.  A keyed shuffle and an even deal, the same on every process."""
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        parts, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
+        deal = Deal(len(rows), parts, world, accumulation if parts % accumulation == 0 else parts)
+        order = np.random.default_rng([self.args.seed, self.state.global_step, 1]).permutation(len(rows))
+        tokens = torch.tensor(sum(row.response.tokens for row in rows), device=self.accelerator.device)
+        out = []
+        for part in range(parts):
+            mine = [rows[i] for i in order[deal.hand(part, rank)]]
+            # Every process runs a forward iff one process of the window has rows: no collective is ever skipped by one of them.
+            filler = not mine and world > 1 and deal.rows_of_window(part) > 0
+            batch = compact_batch(
+                mine or ([self._filler(rows[0])] if filler else []), self._tokenizer.pad_token_id, self.accelerator.device
+            )
+            if filler:
+                batch["tool_mask"] = torch.zeros_like(batch["completion_mask"])
+            batch["num_items_in_batch"] = tokens
+            batch["row_weight"] = deal.weight(part, rank)
+            batch["window_rows"], batch["part_rows"] = deal.rows_of_window(part), deal.rows_at(part)
+            batch["kept_rows"] = kept
+            self._add_logps(batch)
+            out.append(batch)
+        return out
+
+    @staticmethod
+    def _filler(row: Row) -> Row:
+        """A row of one token that keeps the collectives of an empty micro-batch; nothing of it counts."""
+        r = row.response
+        one = Response(r.prompt[-1:], r.ids[:1], None if r.logps is None else r.logps[:1], None, r.completion, r.text)
+        return Row(one, 0.0)
 
     def _add_logps(self, batch: dict[str, Any]) -> None:
         """Denominator of the ratio and, with ``beta > 0``, reference log-probabilities: of the trained rows only."""
-        rows = batch["advantages"].size(0)
-        if self.args.old_logps == "recompute" and rows and (self._off_policy or self.mask_rule is not None):
-            batch["sampling_per_token_logps"] = self._score(self.model, batch)
-        if self._off_policy:
-            batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
-        if self.beta != 0.0 and rows:
-            if self.ref_model is not None:
-                batch["ref_per_token_logps"] = self._score(self.ref_model, batch)
-            else:
-                from trl.trainer.utils import use_adapter
+        if not batch["advantages"].size(0):
+            return
+        with disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
+            if self.args.old_logps == "recompute" and (self.reads_recorded or self._corrects):
+                batch["old_per_token_logps"] = self._score(self.model, batch)
+                if self.own_sampler or "sampling_per_token_logps" not in batch:
+                    batch["sampling_per_token_logps"] = batch["old_per_token_logps"]
+                if self._corrects:
+                    mask = batch["completion_mask"] * batch.get("tool_mask", 1)
+                    old, sampling = batch["old_per_token_logps"], batch["sampling_per_token_logps"]
+                    batch["importance_sampling_ratio"] = importance_ratio(self.args, old, sampling, mask)
+                    self._log_engine_gap(old, sampling, mask)
+            elif self.off_policy:
+                batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
+            if self.beta != 0.0:
+                batch["ref_per_token_logps"] = self._reference(batch)
 
-                model = self.accelerator.unwrap_model(self.model)
-                with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
-                    batch["ref_per_token_logps"] = self._score(self.model, batch)
+    def _log_engine_gap(self, old: torch.Tensor, sampling: torch.Tensor, mask: torch.Tensor) -> None:
+        gap = torch.where((mask != 0) & ~sampling.isnan(), (old - sampling).abs(), 0.0)
+        count = ((mask != 0) & ~sampling.isnan()).sum()
+        total, n = self.accelerator.reduce(torch.stack([gap.sum(), count.float()]), reduction="sum").tolist()
+        self._metrics["train"]["sampling/sampling_logp_difference/mean"].append(total / max(n, 1))
+        self._metrics["train"]["sampling/sampling_logp_difference/max"].append(float(self.accelerator.gather(gap.max()).max()))
+
+    def _reference(self, batch: dict[str, Any]) -> torch.Tensor:
+        if self.ref_model is not None:
+            return self._score(self.ref_model, batch)
+        model = self.accelerator.unwrap_model(self.model)
+        with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+            return self._score(self.model, batch)
 
     def _score(self, model, batch: dict[str, Any]) -> torch.Tensor:
         with torch.no_grad():
-            return self._get_per_token_logps_and_entropies(
-                model,
-                torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
-                torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
-                batch["completion_ids"].size(1),
-                batch_size=self.args.per_device_train_batch_size,
-            )[0]
+            return self._logps(model, batch)
 
-    def _log_generation(self, groups, lengths, varies, advantages) -> None:
-        """TRL's metrics, over the rows that were generated."""
-        metrics, record = self._metrics["train"], self.ledger.current
-        flat = [total for g in groups for total in g.rewards]
-        self.state.num_input_tokens_seen += sum(lengths) + sum(len(g.prompt) * len(g.ids) for g in groups)
-        metrics["num_tokens"] = [self.state.num_input_tokens_seen]
-        ended = [n for g in groups for ids, n in zip(g.ids, map(len, g.ids), strict=True) if ids[-1] in self.eos_token_ids]
-        for name, values in (("", lengths), ("_terminated", ended or [0])):
-            metrics[f"completions/mean{name}_length"].append(float(np.mean(values or [0])))
-            metrics[f"completions/min{name}_length"].append(float(min(values, default=0)))
-            metrics[f"completions/max{name}_length"].append(float(max(values, default=0)))
-        metrics["completions/clipped_ratio"].append(1 - len(ended) / max(len(lengths), 1))
-        per_function = torch.tensor([row for g in groups for row in g.per_function])
-        for i, name in enumerate(self.reward_func_names):
-            column = per_function[:, i] if len(per_function) else per_function
-            metrics[f"rewards/{name}/mean"].append(float(column.nanmean()))
-            metrics[f"rewards/{name}/std"].append(float(column[~column.isnan()].std()) if column.numel() > 1 else 0.0)
-        metrics["reward"].append(record["reward_mean"])
-        metrics["reward_std"].append(float(np.nanstd(flat, ddof=1)) if len(flat) > 1 else 0.0)
-        metrics["frac_reward_zero_std"].append(float((~varies).float().mean()))
-        for name in ("generated", "kept", "trained", "calibration", "generated_tokens", "calibration_tokens"):
-            metrics[f"rollouts/{name}"].append(float(record[name]))
-        metrics["rollouts/mean_k"].append(record["mean_k"])
-        total = record["generated"] + record["calibration"]
-        metrics["rollouts/savings"].append(1 - total / (len(groups) * self.num_generations))
-        for name, value in record["policy"].items():
-            if math.isfinite(value):
-                metrics[f"policy/{name}"].append(value)
-        for i, group in enumerate(groups):
-            self._logs["prompt"].extend([group.example["prompt"]] * len(group.ids))
-            self._logs["completion"].extend(group.texts)
-            self._logs["advantages"].extend(advantages[i, : len(group.ids)].tolist())
-        for i, name in enumerate(self.reward_func_names):
-            self._logs["rewards"][name].extend(per_function[:, i].tolist() if len(per_function) else [])
-        for column in sorted({column for g in groups for row in g.extra for column in row}):
-            self._logs["extra"][column].extend(row.get(column) for g in groups for row in g.extra)
-        for name, values in self._pending_metrics.items():
-            metrics[name].append(sum(values) / len(values))
-        self._pending_metrics.clear()
+    def _logps(self, model, batch: dict[str, Any]) -> torch.Tensor:
+        return self._get_per_token_logps_and_entropies(
+            model,
+            torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
+            torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
+            batch["completion_ids"].size(1),
+        )[0]
 
     # ------------------------------------------------------------------ optimisation
-
-    def _prepare_inputs(self, generation_batch):
-        if not self.model.training:
-            return super()._prepare_inputs(generation_batch)
-        parts = self.args.steps_per_generation
-        if self._step % (parts * self.num_iterations) == 0 or self._buffered_inputs is None:
-            accumulation = self.args.gradient_accumulation_steps
-            batch = self._generate_and_score_completions(generation_batch)
-            self._buffered_inputs = split_rows(batch, parts, accumulation if parts % accumulation == 0 else parts)
-        return self._buffered_inputs[self._step % parts]
 
     def training_step(self, model, inputs, num_items_in_batch):
         with self.ledger.phase("train"):
             return super().training_step(model, inputs, num_items_in_batch)
 
     def _compute_loss(self, model, inputs):
-        rows = inputs["advantages"].size(0)
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        if rows == 0:  # nothing to learn from: no forward, and no parameter gets a gradient that an optimizer would act on
+        if inputs["advantages"].size(0) == 0:  # no forward, and no parameter gets a gradient that an optimizer would act on
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
-        self.ledger.add(forward_rows=rows)
-        loss = super()._compute_loss(model, inputs)
-        return loss * inputs["row_weight"] if self.loss_type in ROW_MEAN_LOSSES else loss
+        self.ledger.add(forward_rows=inputs["part_rows"])
+        weight, inputs = inputs["row_weight"], dict(inputs)
+        self._micro = inputs
+        if self.args.objective == "cgrpo":
+            return self._paper_loss(model, inputs)
+        if self.mask_rule is not None and "old_per_token_logps" in inputs:
+            inputs["old_per_token_logps"] = inputs["old_per_token_logps"].clone()
+        if self.loss_type in _TOKEN_COUNT_LOSSES:
+            inputs["num_items_in_batch"] = inputs["num_items_in_batch"] * weight
+        return super()._compute_loss(model, inputs) * weight
+
+    def _paper_loss(self, model, inputs: dict[str, Any]) -> torch.Tensor:
+        """Eq. 10-11 over one optimizer step, which is ``share`` of the generation."""
+        logps = self._logps(model, inputs)
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        weights = None if self.mask_rule is None else self._mask_factor(logps, mask, inputs["advantages"])
+        share = self.args.gradient_accumulation_steps / self.args.steps_per_generation
+        loss = cgrpo_loss(
+            logps,
+            inputs["advantages"],
+            mask,
+            responses=inputs["kept_rows"] * share,
+            tokens=int(inputs["num_items_in_batch"]) * share,
+            weights=weights,
+            ref_logps=inputs.get("ref_per_token_logps"),
+            beta=self.beta,
+        )
+        return loss * self.accelerator.num_processes
 
     def get_off_policy_mask(self, advantages, per_token_logps, sampling_per_token_logps, mask, off_policy_threshold):
-        """``(B, 1)`` mask of the configured rule on ``z = log pi_theta - log pi_rollout``; TRL's own rule if none is configured."""
+        """``(B, T)`` factor of the configured rule on ``z = log pi_theta - log pi_rollout``; TRL's own rule if none is configured."""
         if self.mask_rule is None:
             return GRPOTrainer.get_off_policy_mask(advantages, per_token_logps, sampling_per_token_logps, mask, off_policy_threshold)
-        z = carm_core.log_ratio(per_token_logps.detach(), sampling_per_token_logps, mask).z
-        keep = self.mask_rule.keep(z, mask, advantages=advantages)
-        if self.model.training:
-            record = self.ledger.current
-            record["masked"] += int((~keep).sum())
-            record["masked_of"] += keep.numel()
-            share = max(1, _MAX_D_SCORES // (self.args.steps_per_generation * self.num_iterations))  # of every pass alike
-            record["d_scores"].extend(carm_core.carm_score(z, mask)[:share].tolist())
-            self._metrics["train"]["mask/seq_masked_fraction"].append(float((~keep).float().mean()))
-        return keep[:, None].to(mask.dtype)
+        if not self.model.training:
+            return torch.ones_like(per_token_logps)
+        return self._mask_factor(per_token_logps, mask, advantages)
+
+    def _mask_factor(self, per_token_logps: torch.Tensor, mask: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+        current, sampling, old = per_token_logps.detach(), self._micro["sampling_per_token_logps"], self._micro.get("old_per_token_logps")
+        if self.args.nonfinite_logps == "drop_token":
+            mask = mask * torch.isfinite(sampling)
+        policy = "raise" if self.args.nonfinite_logps == "raise" else "reject"
+        z = carm_core.log_ratio(current, sampling, mask, nonfinite=policy).z
+        weigh_by = None
+        if self.args.response_mask in WEIGHING:
+            weigh_by = carm_core.log_ratio(old, sampling, mask, nonfinite=policy).z
+        keep, factor = mask_weights(self.mask_rule, z, mask, advantages, weigh_by)
+        if old is not None and self.args.objective == "trl":
+            # TRL forms exp(log pi_theta - log pi_old) of every row, then multiplies by this factor: what overflows there would be NaN here.
+            base, moved = guarded_base(old, current, mask)
+            old.copy_(base)
+            factor = torch.where(moved, 0.0, factor)
+        if self.args.response_mask_normalize == "retained":
+            factor = factor * self._retained(factor, mask)
+        self._observe(z, mask, keep)
+        return factor.to(per_token_logps.dtype)
+
+    def _retained(self, factor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """What turns the loss's fixed denominator into the count of what was kept, over all ranks."""
+        tokens = ((factor != 0) & (mask != 0)).sum().float()
+        if self.loss_type == "bnpo":
+            return (mask != 0).sum() / tokens.clamp(min=1.0)
+        kept = self.accelerator.reduce(torch.stack([((factor != 0) & (mask != 0)).any(1).sum().float(), tokens]), reduction="sum")
+        if self.loss_type in _TOKEN_COUNT_LOSSES:
+            window = self._micro["num_items_in_batch"] / max(self._micro["row_weight"], 1e-12) / self.args.steps_per_generation
+            return window / kept[1].clamp(min=1.0)
+        return self._micro["window_rows"] / kept[0].clamp(min=1.0)
+
+    def _observe(self, z: torch.Tensor, mask: torch.Tensor, keep: torch.Tensor) -> None:
+        metrics, d = self._monitor.observe(z, mask, keep, self._micro["passed"])
+        record = self.ledger.current
+        record["masked"] += round(metrics["mask/seq_masked_fraction"] * d.numel())
+        record["masked_of"] += d.numel()
+        share = max(1, _MAX_D_SCORES // (self.args.steps_per_generation * self.num_iterations))  # of every pass alike
+        record["d_scores"].extend(d[:share].tolist())
+        band = (1 - self.epsilon_low, 1 + self.epsilon_high)
+        if 0 < band[0] < 1 < band[1]:
+            metrics["mask/certificate"] = self.mask_rule.certificate(band).p_out
+        for name, value in metrics.items():
+            self._metrics["train"][name].append(value)
 
     # ------------------------------------------------------------------ checkpoints
 
+    def train(self, resume_from_checkpoint=None, *args, **kwargs):
+        """As ``GRPOTrainer.train``; ``resume_from_checkpoint=True`` takes the newest checkpoint that was written to its end."""
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_whole_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(
+                    f"resume_from_checkpoint: got True; need a whole checkpoint in {self.args.output_dir}; because none is there"
+                )
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
     def _save_checkpoint(self, model, trial):
-        super()._save_checkpoint(model, trial)
-        folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-        with open(os.path.join(folder, _STATE_FILE), "w", encoding="utf-8") as file:
-            json.dump({"policy": self.rollout_policy.state_dict(), "ledger": self.ledger.state_dict(), "micro_step": self._step}, file)
-        torch.save(self._buffered_inputs, os.path.join(folder, _BUFFER_FILE))
+        limit, self.args.save_total_limit = self.args.save_total_limit, None  # older ones go when this one is whole
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        run = self._get_output_dir(trial=trial)
+        folder = os.path.join(run, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        torch.save(self._buffered_inputs, os.path.join(folder, buffer_file(self.accelerator.process_index)))
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            state = {"policy": self.rollout_policy.state_dict(), "ledger": self.ledger.state_dict(), "micro_step": self._step}
+            state["monitor"] = None if self._monitor is None else self._monitor.state_dict()
+            state["processes"] = self.accelerator.num_processes
+            write_state(folder, state)
+            rotate_checkpoints(run, limit, self.state.best_model_checkpoint, use_mtime=True)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        path = os.path.join(checkpoint, _STATE_FILE)
-        if not os.path.exists(path):
-            raise ValueError(f"resume_from_checkpoint: got {checkpoint} without {_STATE_FILE}; need it; because the budgets resume from it")
-        with open(path, encoding="utf-8") as file:
-            state = json.load(file)
+        state = read_state(checkpoint)
+        if state["processes"] != self.accelerator.num_processes:
+            raise ValueError(
+                f"resume_from_checkpoint: got {checkpoint} of {state['processes']} processes; need as many as now "
+                f"({self.accelerator.num_processes}); because each holds its own buffered rollouts and random state"
+            )
         self.rollout_policy.load_state_dict(state["policy"])
         self.ledger.load_state_dict(state["ledger"])
+        if self._monitor is not None and state["monitor"] is not None:
+            self._monitor.load_state_dict(state["monitor"])
         self._step = state["micro_step"]
-        self._buffered_inputs = torch.load(os.path.join(checkpoint, _BUFFER_FILE), weights_only=True)
+        device = self.accelerator.device
+        self._buffered_inputs = torch.load(
+            os.path.join(checkpoint, buffer_file(self.accelerator.process_index)), weights_only=True, map_location=device
+        )
+
+
+def _stripped(extract: Callable[[str], Any]) -> Callable[[str], str | None]:
+    def answer(text: str) -> str | None:
+        found = extract(text)
+        return None if found is None or not str(found).strip() else str(found).strip()
+
+    return answer

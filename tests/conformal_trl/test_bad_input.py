@@ -63,7 +63,9 @@ def test_answers_are_needed(make_config, dataset, calibration):
 
 
 def test_unsupported_settings_are_named(make_config, dataset):
-    refused("rollout_func: got a value", "x/y", reward, make_config(4, 2), dataset, rollout_func=lambda *a: None)
+    refused("environment_factory: got one; need None", "x/y", reward, make_config(4, 2), dataset, environment_factory=lambda: None)
+    pictures = dataset.add_column("image", ["x"] * len(dataset))
+    refused("train_dataset: got a column of images; need text", "x/y", reward, make_config(4, 2), pictures)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_decisions_do_not_depend_on_rollout_batches(model, tokenizer, dataset, c
     """One U per prompt: which prompts stop is a function of the outcomes, not of how calls were batched."""
     policy = conformal(recalibrate_every=50)
     trainer = trained(model, tokenizer, dataset, calibration, make_config, policy, max_steps=1)
-    _groups, outcomes = trainer._roll_out([dataset[i] for i in range(12)], FixedBudget(8), 5)
+    _groups, outcomes = trainer.rollouts.roll_out([dataset[i] for i in range(12)], FixedBudget(8), 0, 5)
     assert outcomes.drawn.tolist() == [8] * 12
     at_four = outcomes.prefix(4)
     together = policy.more(at_four)

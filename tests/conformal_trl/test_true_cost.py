@@ -113,8 +113,8 @@ def test_rows_and_loss_of_the_ragged_batch(model, tokenizer, dataset, make_confi
     trainer = CGRPOTrainer(model, reward, config, dataset, processing_class=tokenizer, rollout_policy=Scripted(counts, k_max))
     recording.install(trainer)
     captured, losses = [], []
-    split = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: captured.append(split(inputs)) or captured[-1]
+    split = trainer._generation_step
+    trainer._generation_step = lambda inputs: captured.append(split(inputs)) or captured[-1]
     compute = trainer._compute_loss
     trainer._compute_loss = lambda m, i: losses.append(compute(m, i)) or losses[-1]
     gradients = {}
@@ -126,7 +126,7 @@ def test_rows_and_loss_of_the_ragged_batch(model, tokenizer, dataset, make_confi
     trainer.optimizer.register_step_pre_hook(keep_gradients)
     trainer.train()
 
-    totals, batch = trainer.ledger.totals(), captured[0]
+    totals = trainer.ledger.totals()
     assert totals["generated"] == sum(counts)
     assert sorted(trainer.ledger.history[0]["drawn"]) == sorted(counts)
     assert 0 < totals["trained"] < totals["generated"]  # some groups were pruned, not all
@@ -135,10 +135,11 @@ def test_rows_and_loss_of_the_ragged_batch(model, tokenizer, dataset, make_confi
     assert len(reward.seen) == totals["generated"] == totals["reward_calls"]
 
     rows = []
-    for i in range(totals["trained"]):
-        prompt = batch["prompt_ids"][i][batch["prompt_mask"][i].bool()].tolist()
-        live = batch["completion_mask"][i].bool()
-        rows.append((prompt, batch["completion_ids"][i][live].tolist(), None, float(batch["advantages"][i])))
+    for part in captured[0]:
+        for i in range(part["advantages"].numel()):
+            prompt = part["prompt_ids"][i][part["prompt_mask"][i].bool()].tolist()
+            live = part["completion_mask"][i].bool()
+            rows.append((prompt, part["completion_ids"][i][live].tolist(), None, float(part["advantages"][i])))
     model.forward = recording.original
     model.zero_grad()
     expected = ragged_reference(model, rows, loss_type, config.epsilon, config.max_completion_length)
@@ -153,8 +154,8 @@ def test_rewards_are_called_once_per_generated_response_and_for_nothing_else(mod
     config = make_config(4, 5, max_steps=4, num_iterations=2, response_mask="carm")
     trainer = CGRPOTrainer(model, reward, config, dataset, processing_class=tokenizer, rollout_policy=Scripted([4, 2, 3, 2, 1], 4))
     sampled = []
-    draw = trainer._draw
-    trainer._draw = lambda rows, size, bar=None: sampled.append(len(rows)) or draw(rows, size, bar)
+    draw = trainer.rollouts.draw
+    trainer.rollouts.draw = lambda rows, size, bar=None: sampled.append(len(rows)) or draw(rows, size, bar)
     trainer.train()
     totals = trainer.ledger.totals()
     assert totals["optimizer_steps"] == 4
@@ -166,14 +167,14 @@ def test_recorded_log_probabilities_are_the_trainers_own(model, tokenizer, datas
     config = make_config(4, 6, temperature=0.7, max_steps=1, prune="none")
     trainer = CGRPOTrainer(model, Reward(), config, dataset, processing_class=tokenizer)
     batches = []
-    split = trainer._generate_and_score_completions
+    split = trainer._generation_step
 
     def capture(inputs):
-        batch = split(inputs)
-        batches.append((batch, trainer._score(trainer.model, batch)))
-        return batch
+        parts = split(inputs)
+        batches.append((parts[0], trainer._score(trainer.model, parts[0])))
+        return parts
 
-    trainer._generate_and_score_completions = capture
+    trainer._generation_step = capture
     trainer.train()
     batch, scored = batches[0]
     live = batch["completion_mask"].bool()

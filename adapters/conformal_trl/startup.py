@@ -1,0 +1,76 @@
+"""What is checked once the model is loaded: sampling that recorded numbers do not describe is refused, what cannot act is said."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from .checks import LOGIT_EDITS
+
+__all__ = ["check_sampling", "warn_if_inert"]
+
+
+def check_sampling(trainer: Any) -> None:
+    """Refuse generation settings that the recorded log-probabilities do not describe."""
+    args = trainer.args
+    own = {"repetition_penalty": args.repetition_penalty} if trainer.own_sampler is False else trainer.generation_config.to_dict()
+    asked: dict[str, Any] = {}  # as `generate` reads them: what is unset comes from the model's own generation config
+    for source in (trainer.model.generation_config.to_dict() if trainer.own_sampler else {}, own, args.generation_kwargs or {}):
+        asked |= {name: value for name, value in source.items() if value is not None}
+    several = [name for name in ("num_beams", "num_return_sequences", "n") if (asked.get(name) or 1) > 1]
+    if several:
+        raise ValueError(f"{several[0]}: got {asked[several[0]]}; need 1; because a rollout is one sampled response per row")
+    edits = [name for name, neutral in LOGIT_EDITS.items() if asked.get(name) not in (None, neutral)]
+    if edits and trainer.reads_recorded and args.old_logps == "rollout":
+        raise ValueError(
+            f'old_logps: got "rollout" beside {edits[0]}={asked[edits[0]]!r}; need "recompute"; because that setting edits logits '
+            "while sampling, so recorded log-probabilities are not the policy's"
+        )
+
+
+def warn_if_inert(trainer: Any) -> None:
+    """Say which settings cannot have the effect their name promises."""
+    args, level = trainer.args, 4
+    steps, accumulation = args.steps_per_generation, args.gradient_accumulation_steps
+    if steps % accumulation:
+        warnings.warn(
+            f"steps_per_generation: got {steps} with gradient_accumulation_steps={accumulation}; an accumulation window then spans "
+            "generations, which weigh alike however many of their rows were pruned",
+            stacklevel=level,
+        )
+    if args.kl_on_pruned and trainer.beta == 0:
+        warnings.warn("kl_on_pruned: has no effect with beta=0; there is no KL term", stacklevel=level)
+    if trainer.calibration_dataset is not None and trainer.rollout_policy.calibration(0) is None:
+        warnings.warn(f"calibration_dataset: is not used; {trainer.rollout_policy!r} asks for no calibration", stacklevel=level)
+    if trainer.gold_column is not None and trainer.answer_fn is None:
+        warnings.warn("gold_column: is not used without answer_fn", stacklevel=level)
+    if args.objective == "cgrpo" and trainer.off_policy:
+        warnings.warn(
+            'objective: "cgrpo" has no importance ratio, and rollouts train after optimizer steps that moved the policy; set '
+            "num_iterations=1 and steps_per_generation=gradient_accumulation_steps",
+            stacklevel=level,
+        )
+    if trainer.mask_rule is not None:
+        _warn_about_mask(trainer, level + 1)
+
+
+def _warn_about_mask(trainer: Any, level: int) -> None:
+    args = trainer.args
+    dropout = any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in trainer.model.modules())
+    if dropout or (getattr(trainer.model.config, "attention_dropout", 0.0) or 0.0) > 0:
+        warnings.warn("dropout: the trained policy is not the one that sampled; the mask counts its noise as drift", stacklevel=level)
+    truncated = [n for n, off in (("top_p", 1.0), ("top_k", 0), ("min_p", None)) if getattr(args, n) not in (off, None)]
+    if truncated:
+        warnings.warn(
+            f"{', '.join(truncated)}: truncated sampling draws from another law than the one the mask compares with; every "
+            "log-ratio understates the drift by the truncated mass",
+            stacklevel=level,
+        )
+    if not trainer.off_policy and trainer.own_sampler:
+        warnings.warn(
+            "response_mask: every rollout trains once, before the first optimizer step after it was drawn, so log-ratios are "
+            "numerical noise and the mask rejects nothing; raise num_iterations or steps_per_generation",
+            stacklevel=level,
+        )
