@@ -5,7 +5,8 @@ are attainable, one score object calibrates and stops, and every random draw is 
 """
 
 from .answers import encode_answers
-from .auto_delta import auto_delta, disjoint_split
+from .auto_delta import auto_delta, auto_delta_upper, disjoint_split
+from .budget_laws import expected_savings, first_success_cdf, first_success_mean_k
 from .conformal_budget import ConformalBudget
 from .keys import prompt_ids, uniforms
 from .laws import betabinomial_hits, clopper_pearson, coverage_law, pac_rank, tied_coverage
@@ -34,6 +35,7 @@ from .scores import (
 )
 from .selection import Selection, conformal_selection, select_stops
 from .sets import AnswerSets, inclusive_set, mass_above_set, randomized_set, released_set
+from .shift import nonexchangeable_bound, total_variation, tv_shift_bound
 from .signal import SignalBudget
 from .simultaneous import JointThresholds, max_rank, max_score, split_ecdf
 from .thresholds import BudgetThresholds, calibrate_thresholds
@@ -65,6 +67,7 @@ __all__ = [
     "answer_counts",
     "as_level",
     "auto_delta",
+    "auto_delta_upper",
     "betabinomial_hits",
     "calibrate_thresholds",
     "clopper_pearson",
@@ -75,6 +78,9 @@ __all__ = [
     "disjoint_split",
     "empty_probability",
     "encode_answers",
+    "expected_savings",
+    "first_success_cdf",
+    "first_success_mean_k",
     "inclusive_set",
     "k_mix",
     "lead",
@@ -84,6 +90,7 @@ __all__ = [
     "max_rank",
     "max_score",
     "min_calibration_size",
+    "nonexchangeable_bound",
     "pac_rank",
     "plain_p_values",
     "prompt_ids",
@@ -98,6 +105,8 @@ __all__ = [
     "smoothed_p_values",
     "split_ecdf",
     "tied_coverage",
+    "total_variation",
+    "tv_shift_bound",
     "uniforms",
     "weighted_quantile",
     "wrong_stop_level",
