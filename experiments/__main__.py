@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from . import demo, simulate
+from .arena import cli as compare
 
 #: Calibration prompts under ``--short``: with fewer, the realised risk of one calibration scatters too far from delta.
 SHORT_CALIBRATION = 60
@@ -16,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     """The options; values are checked by :meth:`demo.Settings.check`, not here, so that every refusal reads alike."""
     d = demo.Settings()
     p = argparse.ArgumentParser(prog="python -m experiments", description="Train, compare and report calibrated rollout budgets.")
-    sub = p.add_subparsers(dest="command", required=True, metavar="{demo,report,simulate}")
+    sub = p.add_subparsers(dest="command", required=True, metavar="{demo,report,simulate,compare}")
     c = sub.add_parser("demo", help="train one start model under six rollout rules and compare them", formatter_class=_Formatter)
     c.add_argument(
         "--model",
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     r = sub.add_parser("report", help="write tables, figures and HTML again from the JSON files of a demo", formatter_class=_Formatter)
     r.add_argument("dir", help="folder of the results")
     simulate.add_parser(sub, _Formatter)
+    compare.add_parser(sub, _Formatter)
     a = sub.add_parser("demo-arm")
     a.add_argument("arm")
     a.add_argument("settings", type=Path)
@@ -49,6 +51,22 @@ def parser() -> argparse.ArgumentParser:
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     pass
+
+
+def _compare(args: argparse.Namespace, argv: list[str]) -> None:
+    from .arena.schedule import compare as run_all
+
+    run_all(compare.settings(args, demo.quoted(argv), demo.versions()))
+
+
+def _compare_run(args: argparse.Namespace, argv: list[str]) -> None:
+    from .arena.run import main as run_one
+
+    run_one(args.spec)
+
+
+#: Commands beside ``demo`` and ``report``; a ``ValueError`` of theirs is an option that cannot work.
+OTHERS = {"simulate": lambda args, argv: simulate.main(args), "compare": _compare, "compare-run": _compare_run}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -64,10 +82,12 @@ def main(argv: list[str] | None = None) -> int:
             data = report.load(Path(args.dir))
             report.write(data, Path(args.dir))
             print(report.text_table(data), report.verdict(data), sep="\n\n")
-        elif args.command == "simulate":
+        elif args.command in OTHERS:
             try:
-                simulate.main(args)
+                OTHERS[args.command](args, argv)
             except ValueError as error:
+                if args.command == "compare-run":
+                    raise
                 raise demo.BadInput(" ".join(str(error).split())) from None
         else:
             demo.run(settings(args, argv))
@@ -75,12 +95,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:
-        if args.command == "demo-arm":
+        if args.command in ("demo-arm", "compare-run"):
             raise
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; the arms were ended", file=sys.stderr)
+        print("stopped; its processes were ended", file=sys.stderr)
         return 130
     return 0
 

@@ -44,7 +44,7 @@ def add_parser(sub: Any, formatter: Any) -> None:
 
 def settings(args: argparse.Namespace, command: str, versions: dict[str, str]) -> Settings:
     """Checked settings; ``ValueError`` names the option that cannot work."""
-    values: dict[str, Any] = {f.name: getattr(args, f.name) for f in fields(Settings) if hasattr(args, f.name)}
+    values: dict[str, Any] = {f.name: getattr(args, f.name) for f in fields(Settings) if hasattr(args, f.name) and f.name != "command"}
     for name, everything in (("rules", BUDGETS), ("masks", MASKS), ("regimes", ())):
         values[name] = tuple(everything) if values[name] == "all" and everything else tuple(values[name].split(","))
     for name, kind in (("seeds", int), ("lrs", float)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from math import comb, sqrt
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from scipy.stats import t
 
 from conformal_core import Outcomes
+from experiments.__main__ import main as cli
 from experiments.arena import report, rules, schedule
 from experiments.arena.run import Recorder, main, prompts_per_step
 from experiments.arena.settings import TUNING_SEED, Run, Settings
@@ -53,6 +55,19 @@ def line(rule, seed, counts, lr=1e-4, tuning=False, regime="many", validation=0.
 def test_bad_settings_are_named(change, name):
     with pytest.raises(ValueError, match=rf"^{name}: got .*; need .*; because "):
         Settings(**change).check()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rules", "nope"], r"^error: rules: got 'nope'; need some of fixed-2, "),
+        (["--seeds", "a,b"], r"^error: seeds: got 'a,b'; need numbers such as 1,2,3"),
+        (["--masks", "all", "--amount", "-1"], r"^error: amount: got -1\.0; need a positive number"),
+    ],
+)
+def test_an_option_that_cannot_work_is_one_line(options, message, capsys):
+    assert cli(["compare", *options]) == 2
+    assert re.match(message, capsys.readouterr().err)
 
 
 def test_every_rule_can_be_built():
