@@ -5,15 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from ._namespace import host
 from .scores import response_scores
-
-
-def _host(x: Any) -> Any:
-    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
-
-
-def _share(part: Any, whole: Any) -> float:
-    return float(part) / float(whole) if whole else 0.0
+from .sweep import _share, cancellation_share
 
 
 @dataclass(frozen=True)
@@ -39,10 +33,10 @@ def paired_decisions(keep_first: Any, keep_second: Any, empty: Any = None) -> Pa
     >>> paired_decisions([True, True, False], [True, False, False])
     PairedDecisions(both=1, only_first=1, only_second=0, neither=1)
     """
-    a, b = _host(keep_first).astype(bool), _host(keep_second).astype(bool)
+    a, b = host(keep_first).astype(bool), host(keep_second).astype(bool)
     if a.shape != b.shape:
         raise ValueError(f"keep_second: got shape {b.shape}; need {a.shape}; because decisions are paired")
-    counted = np.ones(a.shape, dtype=bool) if empty is None else ~_host(empty).astype(bool)
+    counted = np.ones(a.shape, dtype=bool) if empty is None else ~host(empty).astype(bool)
     counts = [int((x & y & counted).sum()) for x, y in ((a, b), (a, ~b), (~a, b), (~a, ~b))]
     return PairedDecisions(*counts)
 
@@ -61,11 +55,11 @@ def rejection_curve(scores: Any, taus: Any, empty: Any = None) -> Any:
     >>> rejection_curve([0.01, 0.03], [1.005, 1.02, 1.05]).tolist()
     [1.0, 0.5, 0.0]
     """
-    d, grid = np.asarray(_host(scores), dtype=np.float64), np.atleast_1d(np.asarray(taus, dtype=np.float64))
+    d, grid = np.asarray(host(scores), dtype=np.float64), np.atleast_1d(np.asarray(taus, dtype=np.float64))
     if not bool((grid >= 1.0).all()):
         raise ValueError(f"taus: got {grid.tolist()}; need >= 1; because they are ratio-domain thresholds")
     if empty is not None:
-        d = d[~_host(empty).astype(bool)]
+        d = d[~host(empty).astype(bool)]
     rejected = ~(d[None, :] <= np.log(grid)[:, None])
     return rejected.sum(axis=1) / max(d.size, 1)
 
@@ -80,6 +74,7 @@ class MaskReport:
         rejected_success_fraction: share of rejected responses with positive reward (0 without rewards).
         nonfinite: responses rejected for a non-finite log-probability.
         mean_d, max_d, mean_g: over finite responses, in nats.
+        mean_cancellation: mean share of a finite response's absolute mass that its signed mean cancels.
         warnings: suspicious patterns, in words.
     """
 
@@ -92,6 +87,7 @@ class MaskReport:
     mean_d: float
     max_d: float
     mean_g: float
+    mean_cancellation: float
     warnings: tuple[str, ...]
 
 
@@ -110,14 +106,14 @@ def mask_report(z: Any, token_mask: Any, keep: Any, rewards: Any = None) -> Mask
     (1.0, 2)
     """
     stats = response_scores(z, token_mask)
-    length = _host(stats.length)
+    length = host(stats.length)
     counted = length > 0
-    kept = _host(keep).astype(bool).reshape(length.shape)
+    kept = host(keep).astype(bool).reshape(length.shape)
     rejected = counted & ~kept
-    d, g, k2 = (np.asarray(_host(x), dtype=np.float64) for x in (stats.d, stats.g, stats.mean_k2))
+    d, g, k2 = (np.asarray(host(x), dtype=np.float64) for x in (stats.d, stats.g, stats.mean_k2))
     finite = counted & np.isfinite(d)
     n, n_rejected = int(counted.sum()), int(rejected.sum())
-    success = 0 if rewards is None else int((rejected & (_host(rewards).reshape(length.shape) > 0)).sum())
+    success = 0 if rewards is None else int((rejected & (host(rewards).reshape(length.shape) > 0)).sum())
     found: list[str] = []
     if finite.any():
         dd, gg, spread = d[finite], g[finite], 2 * k2[finite] - g[finite] ** 2
@@ -139,5 +135,6 @@ def mask_report(z: Any, token_mask: Any, keep: Any, rewards: Any = None) -> Mask
         mean_d=float(d[finite].mean()) if finite.any() else 0.0,
         max_d=float(d[finite].max()) if finite.any() else 0.0,
         mean_g=float(g[finite].mean()) if finite.any() else 0.0,
+        mean_cancellation=float(cancellation_share(d[finite], g[finite]).mean()) if finite.any() else 0.0,
         warnings=tuple(found),
     )

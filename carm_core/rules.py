@@ -75,6 +75,10 @@ class Rule(ABC):
             raise ValueError(f"advantages: got None; need one per response; because {type(self).__name__} gates negative advantages only")
         return accepted | ((rows.advantage(advantages) >= 0) & rows.finite())
 
+    def weigh_rows(self, rows: Rows, advantages: Any = None) -> Any:
+        """`weights` for any layout of tokens that a `Rows` describes."""
+        return self._weights(rows, advantages)
+
     def _weights(self, rows: Rows, advantages: Any) -> Any:
         active = rows.live & rows.spread(self.keep_rows(rows, advantages))
         return rows.xp.where(active, rows.xp.ones_like(rows.z), 0.0)

@@ -2,9 +2,10 @@
 
 from typing import Any, Literal
 
-from ._namespace import namespace, upcast
+from ._namespace import detached, namespace, upcast
 
 Normalize = Literal["fixed", "retained"]
+Unit = Literal["token", "sequence"]
 
 
 def _token_advantages(advantages: Any, z: Any) -> Any:
@@ -50,6 +51,35 @@ def clipped_surrogate(
     return value if dual_clip is None else xp.where(a < 0, xp.maximum(value, dual_clip * a), value)
 
 
+def sequence_log_ratio(z: Any, token_mask: Any) -> Any:
+    """log s = mean of z over live tokens, repeated to (..., T): the length-normalised sequence ratio of GSPO. Differentiable in z.
+
+    0 for a response without live tokens; what z holds at dead tokens reaches neither the value nor the gradient.
+
+    Raises: ValueError for different shapes, TypeError for mixed array types. Source: GSPO (arXiv 2507.18071), Eq. 7.
+
+    >>> import numpy as np
+    >>> sequence_log_ratio(np.array([[0.3, -0.1, 9.0]]), np.array([[1, 1, 0]])).round(9).tolist()
+    [[0.1, 0.1, 0.1]]
+    """
+    xp = namespace(z, token_mask)
+    _check_tokens(z, token_mask)
+    live = token_mask != 0
+    safe = xp.where(live, upcast(z), 0.0)
+    mean = xp.sum(safe, -1) / upcast(xp.clip(xp.sum(live, -1), 1, None))
+    return xp.broadcast_to(mean[..., None], safe.shape)
+
+
+def _check_tokens(z: Any, token_mask: Any) -> None:
+    if token_mask.shape != z.shape:
+        raise ValueError(f"token_mask: got shape {tuple(token_mask.shape)}; need {tuple(z.shape)}; because it marks the tokens of z")
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, str], because: str) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: got {value!r}; need {choices[0]!r} or {choices[1]!r}; because {because}")
+
+
 def masked_loss(
     z: Any,
     advantages: Any,
@@ -62,36 +92,43 @@ def masked_loss(
     clip_low: float = 0.2,
     clip_high: float = 0.28,
     dual_clip: float | None = 3.0,
+    ratio: Unit = "token",
+    aggregate: Unit = "token",
 ) -> Any:
-    """-sum of the clipped surrogate over live tokens of kept responses, divided by a token count; a scalar, differentiable in z.
+    """-sum of the clipped surrogate over live tokens of kept responses, divided by a count; a scalar, differentiable in z.
 
     ``normalize="fixed"`` divides by all live tokens, whatever was rejected (verl, TRL, the paper's experiments); ``"retained"`` by those
-    of kept responses (Eq. 3). `denominator` replaces the count, e.g. by one taken over all ranks (below 1 it is taken as 1).
-    Rejected responses and dead tokens give
-    loss and gradient exactly 0 whatever they hold (NaN, inf, 1e4). With nothing kept the loss is 0 and the graph is kept, so every rank
-    still runs its backward. The mask gates this policy loss only; a KL term stays the caller's.
+    of kept responses (Eq. 3). `denominator` replaces the count, e.g. by one taken over all ranks (0 is taken as 1).
+    Rejected responses and dead tokens give loss and gradient exactly 0 whatever they hold (NaN, inf, 1e4). With nothing kept the loss is
+    0 and the graph is kept, so every rank still runs its backward. The mask gates this policy loss only; a KL term stays the caller's.
 
     Args:
         z: (B, T) log-ratios, with gradient in torch (`log_ratio(...).z`).
         advantages: (B,), (B, 1) or (B, T).
-        token_mask: (B, T), non-zero at live tokens.
+        token_mask: (B, T), non-zero at live tokens (`log_ratio(...).live`).
         keep: (B,) or (B, 1) bool from ``rule.keep``.
         weights: optional (B, T) factors from ``rule.weights``, treated as constants.
+        clip_low, clip_high, dual_clip: of `clipped_surrogate`. DAPO's clip-higher is 0.2, 0.28; GSPO uses 3e-4, 4e-4, None.
+        ratio: "token" clips every r_t; "sequence" clips GSPO's s = exp(mean z) in its place (`sequence_log_ratio`).
+        aggregate: "token" sums over tokens and counts tokens; "sequence" averages over the tokens of each response first and counts
+            responses (GSPO, GRPO), those with a live token.
 
-    Raises: ValueError for an unknown `normalize` or shapes that do not fit; TypeError for mixed array types.
-    Source: CARM, Eqs. 2, 3, 72 and Appendix B.
+    Raises: ValueError for an unknown `normalize`, `ratio` or `aggregate`, or shapes that do not fit; TypeError for mixed array types.
+    Source: CARM, Eqs. 2, 3, 72 and Appendix B; GSPO, Eqs. 5-7.
 
     >>> import numpy as np
     >>> z, A = np.log(np.array([[1.0, 1.5], [0.5, 1.0]])), np.array([1.0, -1.0])
     >>> m, keep = np.array([[1, 1], [1, 0]]), np.array([True, False])
     >>> round(float(masked_loss(z, A, m, keep)), 6), round(float(masked_loss(z, A, m, keep, normalize="retained")), 6)
     (-0.76, -1.14)
+    >>> round(float(masked_loss(z, A, m, keep, ratio="sequence", aggregate="sequence", clip_low=3e-4, clip_high=4e-4)), 6)
+    -0.5002
     """
-    if normalize not in ("fixed", "retained"):
-        raise ValueError(f"normalize: got {normalize!r}; need 'fixed' or 'retained'; because the two losses differ by the kept fraction")
+    _check_choice("normalize", normalize, ("fixed", "retained"), "the two losses differ by the kept fraction")
+    _check_choice("ratio", ratio, ("token", "sequence"), "a ratio is of a token or of a response")
+    _check_choice("aggregate", aggregate, ("token", "sequence"), "the count is of tokens or of responses")
     xp = namespace(z, advantages, token_mask, keep)
-    if token_mask.shape != z.shape:
-        raise ValueError(f"token_mask: got shape {tuple(token_mask.shape)}; need {tuple(z.shape)}; because it marks the tokens of z")
+    _check_tokens(z, token_mask)
     gate = keep[..., None] if keep.shape == z.shape[:-1] else keep
     if gate.shape != (*z.shape[:-1], 1):
         raise ValueError(f"keep: got shape {tuple(keep.shape)}; need {tuple(z.shape[:-1])}; because a response is kept or rejected whole")
@@ -101,12 +138,18 @@ def masked_loss(
             raise ValueError(f"weights: got shape {tuple(weights.shape)}; need {tuple(z.shape)}; because they weigh the tokens of z")
     live = token_mask != 0
     active = live & (gate != 0)
-    safe_z = xp.where(active, upcast(z), 0.0)
+    safe_z = sequence_log_ratio(z, active) if ratio == "sequence" else xp.where(active, upcast(z), 0.0)
     safe_a = xp.where(active, _token_advantages(advantages, z), 0.0)
     value = clipped_surrogate(safe_z, safe_a, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
     if weights is not None:
-        value = value * xp.where(active, upcast(weights.detach() if hasattr(weights, "detach") else weights), 0.0)
-    total = xp.sum(xp.where(active, value, 0.0))
+        value = value * xp.where(active, upcast(detached(weights)), 0.0)
+    value = xp.where(active, value, 0.0)
+    counted = live if normalize == "fixed" else active
+    if aggregate == "sequence":
+        value = xp.sum(value, -1) / upcast(xp.clip(xp.sum(live, -1), 1, None))
+        counted = xp.any(counted, -1)
     if denominator is None:
-        denominator = xp.sum(live if normalize == "fixed" else active)
-    return -total / (xp.clip(denominator, 1, None) if hasattr(denominator, "shape") else max(denominator, 1))
+        denominator = xp.sum(counted)
+    if hasattr(denominator, "shape"):
+        return -xp.sum(value) / xp.where(denominator > 0, denominator, 1)
+    return -xp.sum(value) / (denominator if denominator > 0 else 1)

@@ -1,7 +1,8 @@
 """Where does tau come from? From a target certificate, a target reject rate, or responses known to be on-policy."""
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -35,6 +36,16 @@ class TauChoice:
     attainable: bool
     method: str
     guarantee: str
+
+    def to_json(self) -> str:
+        """All fields as a JSON object, the level as a fraction; `from_json` reads it back."""
+        return json.dumps({**asdict(self), "level": str(self.level)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "TauChoice":
+        """The choice that `to_json` wrote."""
+        fields = json.loads(text)
+        return cls(**{**fields, "level": Fraction(fields["level"])})
 
 
 def _level(name: str, value: Level, *, open_interval: bool) -> Fraction:

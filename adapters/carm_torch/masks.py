@@ -74,10 +74,8 @@ def packed_keep_mask(
     >>> packed_keep_mask(torch.tensor([0.0, 0.0, -1.0]), torch.zeros(3), torch.tensor([0, 2, 3]), CARM(1.02)).tolist()
     [True, False]
     """
-    current, rollout = _flat(current.detach()), _flat(rollout.detach())
-    token_mask = None if token_mask is None else _flat(token_mask)
-    if advantages is not None and advantages.shape == (1, current.numel()):
-        advantages = advantages[0]
+    current, token_mask, advantages = _flatten(current.detach(), token_mask, advantages)
+    rollout = _flat(rollout.detach())
     check_log_ratio(current, rollout, current if token_mask is None else token_mask, clip, nonfinite)
     if rule.blockwise and nonfinite != "raise" and not torch.compiler.is_compiling():
         warn_half(current, rollout)
@@ -102,10 +100,22 @@ def masked_policy_loss(
     clip_high: float = 0.28,
     dual_clip: float | None = 3.0,
     clip: float = 20.0,
+    nonfinite: NonFinite = "reject",
+    ratio: Literal["token", "sequence"] = "token",
+    aggregate: Literal["token", "sequence"] = "token",
 ) -> tuple[Tensor, Tensor]:
     """The paper's loss on padded tensors: (scalar loss with gradient in `current`, (B,) keep mask).
 
-    Mask and surrogate read the same log-ratios of one forward pass; see `carm_core.masked_loss` for the normalisations.
+    Mask and surrogate read the same log-ratios of one forward pass. Takes tensors, no module: it fits any training loop.
+
+    Args:
+        current: (B, T) log-probabilities of the sampled tokens from the forward pass that is to be differentiated.
+        rollout, token_mask, rule, clip, nonfinite: as `keep_mask`.
+        advantages: (B,), (B, 1) or (B, T).
+        normalize, denominator, clip_low, clip_high, dual_clip, ratio, aggregate: as `carm_core.masked_loss`; a count over all ranks comes
+            from `global_denominator`.
+
+    Raises: ValueError for shapes that differ or an unknown option.
 
     >>> from carm_core import CARM
     >>> new = torch.zeros(2, 2, requires_grad=True)
@@ -113,12 +123,52 @@ def masked_policy_loss(
     >>> loss.backward(); keep.tolist(), new.grad.tolist()
     ([True, False], [[-0.25, -0.25], [0.0, 0.0]])
     """
-    z = log_ratio(current, rollout.detach(), token_mask, clip=clip).z
-    keep = rule.keep(z, token_mask, advantages)
-    weights = rule.weights(z, token_mask, advantages)
+    found = log_ratio(current, rollout.detach(), token_mask, clip=clip, nonfinite=nonfinite)
+    keep = rule.keep(found.z, found.live, advantages)
+    weights = rule.weights(found.z, found.live, advantages)
     loss = masked_loss(
-        z, advantages, token_mask, keep, normalize=normalize, denominator=denominator, weights=weights,
-        clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip,
+        found.z, advantages, found.live, keep, normalize=normalize, denominator=denominator, weights=weights,
+        clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip, ratio=ratio, aggregate=aggregate,
+    )  # fmt: skip
+    return loss, keep
+
+
+def packed_policy_loss(
+    current: Tensor,
+    rollout: Tensor,
+    cu_seqlens: Tensor,
+    advantages: Tensor,
+    rule: Rule,
+    *,
+    token_mask: Tensor | None = None,
+    normalize: Literal["fixed", "retained"] = "fixed",
+    denominator: Any = None,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    dual_clip: float | None = 3.0,
+    clip: float = 20.0,
+    nonfinite: NonFinite = "reject",
+) -> tuple[Tensor, Tensor]:
+    """`masked_policy_loss` for responses packed on one axis, with token ratios and token counts: (scalar loss, (B,) keep mask).
+
+    Args: current, rollout, cu_seqlens, token_mask, advantages: as `packed_keep_mask`. The rest: as `masked_policy_loss`.
+
+    Raises: ValueError for shapes that differ or an unknown option.
+
+    >>> from carm_core import CARM
+    >>> new = torch.zeros(3, requires_grad=True)
+    >>> loss, keep = packed_policy_loss(new, torch.tensor([0.0, 0.0, 9.0]), torch.tensor([0, 2, 3]), torch.ones(2), CARM(1.02))
+    >>> round(loss.item(), 4), keep.tolist()
+    (-0.6667, [True, False])
+    """
+    flat, mask, advantages = _flatten(current, token_mask, advantages)
+    found = log_ratio(flat, _flat(rollout).detach(), packed_live(flat, cu_seqlens, mask), clip=clip, nonfinite=nonfinite)
+    rows = PackedRows(found.z, found.live, cu_seqlens)
+    keep = rule.keep_rows(rows, advantages)
+    spread = advantages if advantages.shape == flat.shape != keep.shape else rows.spread(rows.advantage(advantages))
+    loss = masked_loss(
+        found.z[:, None], spread[:, None], found.live[:, None], rows.spread(keep), normalize=normalize, denominator=denominator,
+        weights=rule.weigh_rows(rows, advantages)[:, None], clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip,
     )  # fmt: skip
     return loss, keep
 
@@ -129,3 +179,10 @@ def _flat(x: Tensor) -> Tensor:
     if x.dim() != 1:
         raise ValueError(f"packed tensors: got shape {tuple(x.shape)}; need (N,) or (1, N); because responses are packed on one axis")
     return x
+
+
+def _flatten(current: Tensor, token_mask: Tensor | None, advantages: Any) -> tuple[Tensor, Tensor | None, Any]:
+    current = _flat(current)
+    if advantages is not None and advantages.shape == (1, current.numel()):
+        advantages = advantages[0]
+    return current, None if token_mask is None else _flat(token_mask), advantages
