@@ -13,6 +13,7 @@ variation between old and present scores; ``drift="aci"`` bounds the long-run sh
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -134,6 +135,12 @@ class StreamWindow:
         self.scores = [*self.scores, *new][-self.size :]
         self.steps = [*self.steps, *[int(step)] * len(new)][-self.size :]
         self._read()
+        if self.drift == "recency" and self.short and len(self.scores) == self.size:
+            warnings.warn(
+                f"recency: got {self.recency}; need more, or more designated prompts per step; because the test point alone carries more "
+                f"than delta = {self.delta} of the weight of a full window, so no threshold is finite",
+                stacklevel=2,
+            )
 
     def replace(self, scores: ArrayLike, step: int) -> None:
         """Forget all scores and remember these (all of them, whatever ``size``)."""
