@@ -93,7 +93,8 @@ def auto_delta_upper(
     -------
     Fraction
         *Guarantee*: for n i.i.d. prompts, ``P(delta >= the policy's unsolved share) >= 1 - gamma`` while ``delta < delta_max``: the level
-        asks for no coverage that the policy cannot give.  As in :func:`auto_delta`, coverage given delta needs thresholds from other prompts.
+        asks for no coverage that the policy cannot give.  As in :func:`auto_delta`, coverage given delta needs thresholds from other
+        prompts.
 
     Raises
     ------

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
-from conformal_core.auto_delta import auto_delta, disjoint_split
+from conformal_core.auto_delta import auto_delta, auto_delta_upper, disjoint_split
 from conformal_core.level import conformal_rank
 
 CASES = [
@@ -72,3 +72,47 @@ def test_split_of_a_sorted_set_is_exchangeable():
 def test_split_refuses_an_empty_part(n, share):
     with pytest.raises(ValueError, match=r"^n: got .*; need .*; because "):
         disjoint_split(n, seed=0, share=share)
+
+
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.sampled_from(["0.05", "0.1", "1/3"]))
+@settings(deadline=None)
+def test_upper_delta_is_the_clopper_pearson_bound(solved_n, gamma):
+    solved, n = solved_n
+    bound = auto_delta_upper(solved, n, gamma=gamma, delta_min="1e-6", delta_max=1)
+    assert bound >= 1 - Fraction(solved, n)
+    if solved:
+        tail = [binom.cdf(n - solved, n, float(bound - shift)) for shift in (Fraction(0), Fraction(1, 10**6))]
+        assert tail[0] <= float(Fraction(gamma)) * (1 + 1e-9) and tail[1] >= float(Fraction(gamma)) * (1 - 1e-9)
+    assert auto_delta_upper(solved, n, gamma=gamma) == min(max(bound, Fraction(1, 20)), Fraction(19, 20))
+
+
+@pytest.mark.parametrize("missed", [Fraction(1, 10), Fraction(1, 3), Fraction(1, 2)])
+def test_upper_delta_holds_with_the_probability_it_names(missed):
+    """P(delta >= unsolved share) over the exact binomial law of the solved prompts, n = 40."""
+    law = [float(binom.pmf(s, 40, float(1 - missed))) for s in range(41)]
+    held = sum(w for s, w in enumerate(law) if auto_delta_upper(s, 40, gamma="0.1") >= missed)
+    assert held >= 0.9
+
+
+@given(st.lists(st.integers(0, 2), min_size=4, max_size=40), st.integers(0, 99), st.sampled_from(["1/2", "1/3", "3/5"]))
+def test_stratified_split_keeps_the_mix(labels, seed, share):
+    first, second = disjoint_split(len(labels), seed=seed, share=share, strata=labels)
+    assert sorted([*first, *second]) == list(range(len(labels))) and len(first) == int(Fraction(share) * len(labels))
+    for s in set(labels):
+        assert abs(sum(labels[i] == s for i in first) - Fraction(share) * labels.count(s)) < 1
+    again, _ = disjoint_split(len(labels), seed=seed, share=share, strata=labels)
+    np.testing.assert_array_equal(first, again)
+
+
+def test_stratified_split_is_uniform_within_a_stratum():
+    parts = [disjoint_split(7, seed=(seed, 1), strata=[0, 0, 0, 1, 1, 1, 1])[0] for seed in range(2000)]
+    for rows in ((0, 1, 2), (3, 4, 5, 6)):
+        hits = [sum(row in p for p in parts) for row in rows]
+        for hit in hits:
+            assert binomtest(hit, 2000, sum(hits) / len(hits) / 2000).pvalue > 1e-4
+    assert len({tuple(p) for p in parts}) > 12
+
+
+def test_strata_of_another_length_are_refused():
+    with pytest.raises(ValueError, match=r"^strata: got .*; need .*; because "):
+        disjoint_split(4, seed=0, strata=[0, 1])

@@ -16,6 +16,7 @@ from conformal_core.scores import (
     APS,
     FirstSuccess,
     MassAbove,
+    PassRate,
     ReleasedAPS,
     Score,
     answer_counts,
@@ -33,6 +34,7 @@ SCORES: list[Score] = [
     ReleasedAPS(),
     FirstSuccess(),
     FirstSuccess("paper"),
+    PassRate(),
 ]
 GUARANTEED = [s for s in SCORES if not isinstance(s, ReleasedAPS)]
 each_score = pytest.mark.parametrize("score", SCORES, ids=lambda s: s.name)
@@ -43,6 +45,8 @@ thresholds = st.one_of(st.integers(0, 70).map(lambda j: j / 64), st.fractions(0,
 def oracle(score: Score, o: Outcomes, i: int, k: int, u: Fraction) -> dict[int, Fraction | float]:
     """Score of every answer of row i at budget k, ``OTHER`` included; for first success, of the row itself."""
     assert o.codes is not None
+    if isinstance(score, PassRate):
+        return {0: Fraction(int(k - o.passes[i, :k].sum()), k)}
     if isinstance(score, FirstSuccess):
         j = next((j for j in range(1, k + 1) if o.passes[i, j - 1]), None)
         failed = 1.0 if score.convention == "paper" else math.inf
@@ -71,7 +75,7 @@ def test_gold_scores(score: Score, data: st.DataObject) -> None:
     for i in range(o.n):
         for m, k in enumerate(grid):
             table = oracle(score, o, i, k, Fraction(u))
-            key = 0 if isinstance(score, FirstSuccess) else int(o.gold[i])
+            key = int(o.gold[i]) if score.needs_answers else 0
             assert got[i, m] == float(table.get(key, Fraction(1)))
 
 
@@ -91,7 +95,7 @@ def test_stop_is_the_singleton_of_the_prediction_set(score: Score, data: st.Data
         table = {a: float(s) for a, s in oracle(score, o, i, k, Fraction(u)).items()}
         mass = Counter(c for c in o.codes[i, :k].tolist() if c >= 0)
         above = {a: sum(d for d in mass.values() if d > c) / k for a, c in mass.items()}
-        if isinstance(score, FirstSuccess):
+        if not score.needs_answers:
             assert stop[i] == (table[0] <= q < 1)
             if stop[i]:
                 assert committed[i] == o.codes[i, np.argmax(o.passes[i])]
@@ -181,7 +185,7 @@ def test_cells_that_were_not_drawn_are_never_read(score: Score) -> None:
     np.testing.assert_array_equal(score.gold_scores(o, (1, 2, 3), [0.5]), score.gold_scores(o.prefix(1), (1, 2, 3), [0.5]))
     for k in (2, 3):
         assert not score.stop(o, k, 0.9, [0.5])[0].any()
-    if isinstance(score, FirstSuccess):
+    if not score.needs_answers:
         assert np.isnan(score.gold_scores(o, (2, 3), [0.5])).all()
 
 

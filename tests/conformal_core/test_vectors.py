@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from conformal_core.outcomes import Outcomes
 from conformal_core.pvalues import smoothed_p_values
 from conformal_core.quantile import conformal_quantile
 from conformal_core.scores import APS, FirstSuccess, MassAbove, ReleasedAPS, empty_probability, singleton_probability
+from conformal_core.sets import AnswerSets, inclusive_set, randomized_set, released_set
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())["cases"]
 
@@ -106,6 +108,29 @@ def test_prediction_set(given: dict[str, Any], expected: dict[str, Any]) -> None
     assert (APS().gold_scores(never, (k,), u)[0, 0] <= q) == expected["unsampled_in"]
 
 
+@cases("prediction_set")
+def test_prediction_set_as_a_function(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    o, names = group(given["samples"])
+    assert o.codes is not None
+    q, k = number(given["q"]), o.width
+    each = [[number(given["U_by_answer"][a]) for a in given["samples"]]]
+    order = [[given["order"].index(a) for a in given["samples"]]]
+
+    def members(sets: AnswerSets) -> list[str]:
+        return [a for j, a in enumerate(names) if sets.contains([j])[0]]
+
+    shared = randomized_set(o.codes, k, q, [number(given["U_shared"])])
+    independent = randomized_set(o.codes, k, q, each)
+    inclusive, released = inclusive_set(o.codes, k, q), released_set(o.codes, k, q, order)
+    for sets, name in ((shared, "shared"), (independent, "independent"), (inclusive, "inclusive_level"), (released, "inclusive_ordered")):
+        assert members(sets) == sorted(expected[name], key=names.index)
+    assert bool(shared.unsampled[0]) == expected["unsampled_in"]
+    assert bool(shared.singleton[0]) == expected["singleton_shared"]
+    assert bool(independent.singleton[0]) == expected["singleton_independent"]
+    assert bool(inclusive.singleton[0]) == expected["stop_inclusive_level"]
+    assert bool(released.singleton[0]) == expected["stop_released"]
+
+
 @cases("set_law")
 def test_set_law(given: dict[str, Any], expected: dict[str, Any]) -> None:
     samples, q = given["samples"], given["q"]
@@ -113,6 +138,7 @@ def test_set_law(given: dict[str, Any], expected: dict[str, Any]) -> None:
     assert singleton_probability(counts, q) == Fraction(expected["P_singleton_shared"])
     assert singleton_probability(counts, q, "independent") == Fraction(expected["P_singleton_independent"])
     assert empty_probability(counts, q) == Fraction(expected["P_empty_shared"])
+    assert empty_probability(counts, q, "independent") == Fraction(expected["P_empty_independent"])
 
 
 @cases("first_success")
@@ -154,3 +180,35 @@ def test_tied_coverage(given: dict[str, Any], expected: dict[str, Any]) -> None:
 def test_smoothed_pvalue(given: dict[str, Any], expected: dict[str, Any]) -> None:
     p = smoothed_p_values([number(s) for s in given["cal"]], number(given["test"]), number(given["tau"]))
     assert float(p) == pytest.approx(number(expected["p"]), abs=1e-15)
+
+
+@cases("tied_coverage")
+def test_tied_coverage_of_smoothed_p_values_is_exact(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    """P(p > delta) over every calibration set and test point on the given support; p is linear in its coin."""
+    pmf, n, delta = [Fraction(p) for p in given["pmf_sorted_support"]], given["n"], Fraction(given["delta"])
+    support, total = np.arange(float(len(pmf))), Fraction(0)
+    for cal in product(range(len(pmf)), repeat=n):
+        low, high = (smoothed_p_values(np.array(cal, float), support, c) for c in (0.0, 1.0))
+        for s, mass in enumerate(pmf):
+            a, b = (Fraction(round(float(x[s]) * (n + 1)), n + 1) for x in (low, high))
+            weight = math.prod((pmf[i] for i in cal), start=Fraction(1)) * mass
+            total += weight * min(max((b - delta) / (b - a), Fraction(0)), Fraction(1))
+    assert total == Fraction(expected["smoothed_pvalue_coverage"])
+    assert (Fraction(expected["coverage"]) > Fraction(expected["upper_claim"])) == expected["claim_violated"]
+
+
+#: Kinds tested beside the module they concern, and those of the masks and of sampling.
+ELSEWHERE = {
+    "auto_delta": "conformal_core/test_auto_delta.py",
+    "bonferroni": "conformal_core/test_thresholds.py",
+    "simultaneous": "conformal_core/test_simultaneous.py",
+    "stopping": "conformal_core/test_conformal_budget.py",
+}
+OTHER_CORE = {"carm", "carm_sharp", "carm_guard", "dual_clip", "masked_loss", "best_worst", "group_advantage"}
+
+
+def test_every_kind_of_case_has_a_test() -> None:
+    here = Path(__file__).read_text()
+    for kind in {c["kind"] for c in CASES} - OTHER_CORE:
+        source = here if kind not in ELSEWHERE else (Path(__file__).parents[1] / ELSEWHERE[kind]).read_text()
+        assert f'"{kind}"' in source and "CASES" in source, kind
