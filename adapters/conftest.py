@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("verl") else ["carm_verl/*"]
+collect_ignore_glob = [] if find_spec("verl") else ["carm_verl/*", "hydra_plugins/*"]

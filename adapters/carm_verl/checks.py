@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-GROUP = "+carm=default with hydra.searchpath=[pkg://carm_verl.recipes]"
+GROUP = "the recipe group (+carm=default)"
 
 SETTINGS: dict[str, str] = {
     "bypass_mode": "algorithm.rollout_correction.bypass_mode",

@@ -17,8 +17,6 @@ from verl.workers.utils.losses import ppo_loss
 from .checks import GROUP
 from .config import CARMPolicyLossConfig
 
-SEARCH_PATH = "hydra.searchpath=[pkg://carm_verl.recipes]"
-
 
 @dataclass(frozen=True)
 class DryRun:
@@ -53,20 +51,19 @@ class DryRun:
                 f"{self.certificate}",
                 f"batch        {data['train_batch_size']} prompts x {n} responses, {steps} optimizer steps of "
                 f"{actor['ppo_mini_batch_size'] * n} responses, lr {actor['optim']['lr']}",
-                f"probe        two responses, one on-policy, one drifting by +0.5 and -0.5 in turn: rejected {self.rejected}, loss {self.loss:.6g}",
+                f"probe        two responses, one on-policy, one drifting by +-0.5 in turn: rejected {self.rejected}, loss {self.loss:.6g}",
             ]
         )
 
 
 def compose_config(overrides: list[str], config_name: str = "ppo_trainer") -> DictConfig:
-    """verl's own configuration `config_name` with `overrides`, as ``python -m verl.trainer.main_ppo`` composes it.
+    """verl's own configuration `config_name` with `overrides`, exactly as ``python -m verl.trainer.main_ppo`` composes it.
 
-    The recipes' search path is added where the overrides do not set one. Raises: hydra's errors for unknown keys and groups.
+    Raises: hydra's errors for unknown keys and options.
     """
-    given = any(text.lstrip("+").startswith("hydra.searchpath=") for text in overrides)
     folder = os.path.join(os.path.dirname(verl.__file__), "trainer", "config")
     with initialize_config_dir(config_dir=folder, version_base=None):
-        return compose(config_name, overrides=list(overrides) if given else [SEARCH_PATH, *overrides])
+        return compose(config_name, overrides=list(overrides))
 
 
 def dry_run(overrides: list[str], config_name: str = "ppo_trainer") -> DryRun:
@@ -78,9 +75,15 @@ def dry_run(overrides: list[str], config_name: str = "ppo_trainer") -> DryRun:
     config = compose_config(overrides, config_name)
     section = OmegaConf.select(config, "actor_rollout_ref.actor.policy_loss")
     if section is None or section.get("_target_") != f"{CARMPolicyLossConfig.__module__.split('.')[0]}.CARMPolicyLossConfig":
-        raise ValueError(f"actor_rollout_ref.actor.policy_loss: got {section}; need a mask; because the overrides lack {GROUP}")
+        mode = None if section is None else section.get("loss_mode")
+        raise ValueError(
+            f"actor_rollout_ref.actor.policy_loss: got verl's own, loss_mode={mode!r}; need a mask; because the overrides lack {GROUP}"
+        )
     resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    prompts, mini = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if prompts < mini:
+        raise ValueError(f"data.train_batch_size: got {prompts}; need >= ppo_mini_batch_size = {mini}; because no optimizer step fits")
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     loss, metrics = probe(actor)
     certificate = actor.policy_loss.rule.certificate((1 - actor.clip_ratio_low, 1 + actor.clip_ratio_high))

@@ -96,7 +96,7 @@ class MaskedPolicyLoss:
             )
         if settings.loss_mode != self.name:
             raise ValueError(
-                f"policy_loss.loss_mode: got {settings.loss_mode!r}; need {self.name!r}; because the loss that runs is not the one configured"
+                f"policy_loss.loss_mode: got {settings.loss_mode!r}; need {self.name!r}; because another loss was configured"
             )
         return settings
 

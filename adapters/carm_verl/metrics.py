@@ -89,7 +89,7 @@ class Watch:
         if self.empty >= 8:
             self._once(
                 "empty",
-                f"every response of {self.empty} consecutive micro-batches was rejected: the policy does not move; look at actor/carm/d_mean "
+                f"every response of {self.empty} consecutive micro-batches was rejected: the policy does not move; see actor/carm/d_mean "
                 "and actor/carm/g_mean (a threshold too tight, truncated sampling, a temperature mismatch, stale weights)",
             )
 

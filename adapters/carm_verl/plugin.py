@@ -1,17 +1,9 @@
 """Entry point of the group ``verl.plugins``: importing this module puts the losses into verl's registry."""
 
-import logging
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, register_policy_loss
 
-_logger = logging.getLogger("carm_verl")
-
-try:
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, register_policy_loss
-
-    from .loss import MaskedPolicyLoss
-    from .rules import LOSSES
-except ImportError:
-    _logger.exception("carm_verl could not load, so its losses are NOT registered (verl hides plug-in errors at DEBUG level)")
-    raise
+from .loss import MaskedPolicyLoss
+from .rules import LOSSES
 
 
 def register() -> tuple[str, ...]:
@@ -24,9 +16,9 @@ def register() -> tuple[str, ...]:
         if isinstance(owner, MaskedPolicyLoss):
             continue
         if owner is not None:
-            message = f"policy loss {name!r}: got one from {owner.__module__}; need a free name; because verl overwrites in silence"
-            _logger.error(message)
-            raise RuntimeError(message)
+            raise RuntimeError(
+                f"policy loss {name!r}: got one from {owner.__module__}; need a free name; because verl overwrites in silence"
+            )
         register_policy_loss(name)(MaskedPolicyLoss(name))
     return tuple(LOSSES)
 

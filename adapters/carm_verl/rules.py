@@ -32,8 +32,8 @@ def build_rule(loss_mode: str, tau: float | None = None, delta: float | None = N
 
     Raises: ValueError for an unknown mode, a threshold out of range, or one that the mode does not read (it would be inert).
 
-    >>> build_rule("carm"), build_rule("trm", delta=0.1)
-    (CARM(tau=1.02, conditioning='both'), TRM(delta=0.1, conditioning='both'))
+    >>> build_rule("carm").tau, build_rule("trm", delta=0.1).delta, build_rule("carm_negative", tau=1.03).conditioning
+    (1.02, 0.1, 'negative')
     """
     if loss_mode not in LOSSES:
         hint = "; verl's geo_mean is GMPO, the response mask is geomean" if loss_mode == "geo_mean" else ""

@@ -5,7 +5,7 @@ set -euo pipefail
 recipe=${1:?usage: run.sh RECIPE [verl overrides...]}
 shift
 : "${DATA:?a folder with the parquet files that the recipe names}"
-overrides=("hydra.searchpath=[pkg://carm_verl.recipes]" "+carm=$recipe" "$@")
+overrides=("+carm=$recipe" "$@")
 
 # Resolves the tree, runs verl's and our checks and evaluates the loss on a small batch, without a GPU and before Ray starts.
 python -m carm_verl dry-run "${overrides[@]}"

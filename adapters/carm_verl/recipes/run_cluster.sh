@@ -5,10 +5,7 @@ set -euo pipefail
 recipe=${1:?usage: run_cluster.sh RECIPE [verl overrides...]}
 shift
 : "${DATA:?a folder that every node sees}" "${NODES:?number of nodes}" "${RAY_ADDRESS:?address of the cluster}"
-overrides=(
-  "hydra.searchpath=[pkg://carm_verl.recipes]" "+carm=$recipe"
-  "trainer.nnodes=$NODES" "trainer.n_gpus_per_node=${GPUS:-8}" "$@"
-)
+overrides=("+carm=$recipe" "trainer.nnodes=$NODES" "trainer.n_gpus_per_node=${GPUS:-8}" "$@")
 python -m carm_verl dry-run "${overrides[@]}"
 
 # VERL_USE_EXTERNAL_MODULES makes `import verl` import this package in every worker, and fail there if a node lacks it.

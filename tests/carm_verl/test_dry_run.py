@@ -1,0 +1,106 @@
+"""The launch recipes resolve in verl's own configuration tree, and the faults of a launch show before it needs a GPU."""
+
+from tests.carm_verl.build import policy_loss  # isort: skip (skips the module where verl is absent)
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from carm_core import CARM
+from carm_verl.__main__ import main
+from carm_verl.dry_run import dry_run
+
+SECTION = "actor_rollout_ref.actor.policy_loss"
+pytestmark = pytest.mark.filterwarnings("ignore:Disabled critic")
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA", "/data")
+    monkeypatch.setenv("SANDBOX", "http://sandbox:8080")
+
+
+@pytest.mark.parametrize(("recipe", "model", "tau", "n_val"), [
+    ("math_4b", "Qwen/Qwen3.5-4B", 1.02, 16), ("math_9b", "Qwen/Qwen3.5-9B", 1.025, 16), ("code_9b", "Qwen/Qwen3.5-9B", 1.025, 1),
+])  # fmt: skip
+def test_recipes_are_the_papers_table_3(recipe: str, model: str, tau: float, n_val: int) -> None:
+    run = dry_run([f"+carm={recipe}"])
+    actor, rollout = run.config["actor_rollout_ref"]["actor"], run.config["actor_rollout_ref"]["rollout"]
+    assert run.rule == repr(CARM(tau)) and run.config["actor_rollout_ref"]["model"]["path"] == model
+    assert (run.config["data"]["train_batch_size"], rollout["n"], actor["ppo_mini_batch_size"], actor["ppo_epochs"]) == (128, 8, 8, 1)
+    assert (actor["clip_ratio_low"], actor["clip_ratio_high"], actor["clip_ratio_c"]) == (0.2, 0.28, 3.0)
+    assert (actor["optim"]["lr"], run.config["data"]["max_response_length"]) == (3e-6, 16384)
+    assert run.config["trainer"]["total_training_steps"] == 120 and rollout["val_kwargs"]["n"] == n_val
+    assert run.p_out == CARM(tau).certificate((0.8, 1.28)).p_out
+    # One of two responses of 8 tokens is rejected and stays in the denominator of 16: 8 * (-1) * (-1) / 16.
+    assert (run.rejected, run.loss) == (1, 0.5)
+    assert "optimizer steps of 64 responses" in str(run)
+
+
+@pytest.mark.parametrize(("overrides", "rejected"), [
+    ([f"{SECTION}.loss_mode=geomean", f"{SECTION}.tau=1.005"], 0),
+    ([f"{SECTION}.loss_mode=trm", f"{SECTION}.tau=null"], 1),
+    ([f"{SECTION}.loss_mode=no_mask", f"{SECTION}.tau=null"], 0),
+    ([f"{SECTION}.normalize=retained"], 1),
+    (["model_engine=megatron"], 1),
+    (["actor_rollout_ref.actor.use_kl_loss=true"], 1),
+])  # fmt: skip
+def test_baselines_and_engines_through_the_same_recipe(overrides: list[str], rejected: int) -> None:
+    run = dry_run(["+carm=math_4b", *overrides])
+    assert run.rejected == rejected
+    if "normalize=retained" in overrides[0]:
+        assert run.loss == 1.0
+
+
+def test_a_later_override_that_breaks_the_comparison_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dry-run", "+carm=math_4b", "actor_rollout_ref.rollout.top_p=0.9", "trainer.use_v1=false"]) == 1
+    error = capsys.readouterr().err
+    assert "top_p: got 0.9" in error and "trainer.use_v1: got False" in error
+
+
+@pytest.mark.parametrize(("overrides", "message"), [
+    (["+carm=math_4b", f"+{SECTION}.tua=1.03"], "unexpected keyword argument 'tua'"),
+    (["+carm=math_4b", f"{SECTION}.tau=0.02"], "did you mean 1.02"),
+    (["+carm=math_4b", f"{SECTION}.loss_mode=bypass_mode"], "legacy trainer overwrites"),
+    (["+carm=math_4b", f"{SECTION}._target_=verl.workers.config.PolicyLossConfig"], "need a mask"),
+    (["actor_rollout_ref.rollout.name=vllm"], "need a mask"),
+    (["+carm=math_5b"], "math_5b"),
+    (["+carm=math_4b", "data.train_batch_size=4"], "train_batch_size"),
+])  # fmt: skip
+def test_faults_of_a_launch(overrides: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dry-run", *overrides]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_unset_variable_of_a_recipe_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("DATA")
+    assert main(["dry-run", "+carm=math_4b"]) == 1
+    assert "'DATA' not found" in capsys.readouterr().err
+
+
+def test_any_hydra_program_knows_the_group() -> None:
+    """Hydra reads +group=option of a group that it does not find as a new key: verl would then train without a mask."""
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=["+carm=math_4b"])
+        assert "carm" not in config and config.actor_rollout_ref.actor.policy_loss.loss_mode == "carm"
+        assert compose("ppo_trainer", overrides=["+crm=math_4b"]).crm == "math_4b"
+
+
+def test_scripts_parse_and_name_recipes_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    folder = Path(capsys.readouterr().out.strip())
+    assert policy_loss().tau is None
+    for script in ("run.sh", "run_cluster.sh"):
+        subprocess.run(["bash", "-n", str(folder / script)], check=True)
+        for recipe in re.findall(r"\b(?:math|code)_\w+b\b", (folder / script).read_text()):
+            assert (folder / "carm" / f"{recipe}.yaml").exists(), recipe
+
+
+def test_losses_lists_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["losses"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "carm", "carm_negative", "geomean", "trm", "opsm", "no_mask",
+    ]  # fmt: skip
