@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from ._namespace import detached, namespace, upcast
+from ._namespace import detached, namespace, narrow, upcast
 
 Normalize = Literal["fixed", "retained"]
 Unit = Literal["token", "sequence"]
@@ -150,6 +150,7 @@ def masked_loss(
         counted = xp.any(counted, -1)
     if denominator is None:
         denominator = xp.sum(counted)
+    total = -xp.sum(value)
     if hasattr(denominator, "shape"):
-        return -xp.sum(value) / xp.where(denominator > 0, denominator, 1)
-    return -xp.sum(value) / (denominator if denominator > 0 else 1)
+        return total / narrow(xp.where(denominator > 0, denominator, 1), total.dtype)
+    return total / (denominator if denominator > 0 else 1)
