@@ -1,0 +1,243 @@
+"""rollout-audit: throughput and memory on large logs, and the script that recorded the demo log.
+
+python -m benchmarks.rollout_logs throughput --responses 10000000     # one line a figure
+python -m benchmarks.rollout_logs throughput --tokens 1000000000
+python -m benchmarks.rollout_logs demo-log                            # trains the embedded model, writes adapters/rollout_logs/data
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DATA = Path(__file__).resolve().parents[1] / "adapters" / "rollout_logs" / "data"
+
+
+def write_outcomes(folder: Path, responses: int, files: int, group: int = 16, kind: str = "parquet") -> None:
+    """Logs of ``responses`` rows with the columns of a verl dump, in ``files`` files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(0)
+    per_file = responses // files
+    for step in range(files):
+        path = folder / f"{step}.{kind}"
+        writer: Any = None
+        for start in range(0, per_file, 1 << 18):
+            n = min(1 << 18, per_file - start)
+            prompt = (start + np.arange(n)) // group
+            theta = rng.beta(0.5, 0.7, prompt[-1] - prompt[0] + 1)[prompt - prompt[0]]
+            ok = rng.random(n) < theta
+            answer = np.where(ok, 7, rng.integers(0, 5, n))
+            table = pa.table(
+                {
+                    "input": pa.array([f"step {step} prompt {p}" for p in prompt]),
+                    "output": pa.array([f"the answer is \\boxed{{{a}}}" for a in answer]),
+                    "gts": pa.array(["7"] * n),
+                    "score": ok.astype(np.float64),
+                    "step": np.full(n, step),
+                }
+            )
+            if kind == "jsonl":
+                with open(path, "a", encoding="utf-8") as out:
+                    out.writelines(json.dumps(row) + "\n" for row in table.to_pylist())
+                continue
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()
+
+
+def write_tokens(folder: Path, tokens: int, files: int, length: int = 1000) -> None:
+    """Token-level parquet files of about ``tokens`` tokens in responses of about ``length``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(0)
+    for f in range(files):
+        left, writer = tokens // files, None
+        while left > 0:
+            sizes = rng.integers(length // 2, 3 * length // 2, min(2000, 1 + left // length))
+            offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
+            rollout = -rng.standard_exponential(int(sizes.sum()), np.float32)
+            current = rollout + np.repeat(rng.choice([0.003, 0.02, 0.06], sizes.size), sizes).astype(np.float32) * rng.standard_normal(
+                rollout.size, np.float32
+            )
+            columns = {
+                "current_logprobs": pa.ListArray.from_arrays(offsets, pa.array(current)),
+                "rollout_logprobs": pa.ListArray.from_arrays(offsets, pa.array(rollout)),
+                "reward": pa.array((rng.random(sizes.size) < 0.5).astype(np.float64)),
+                "advantage": pa.array(rng.standard_normal(sizes.size)),
+            }
+            table = pa.table(columns)
+            writer = writer or pq.ParquetWriter(folder / f"{f}.parquet", table.schema)
+            writer.write_table(table, row_group_size=2000)
+            left -= int(sizes.sum())
+        if writer is not None:
+            writer.close()
+
+
+def peak_mib() -> tuple[float, float]:
+    """Largest resident memory of this process and of its largest finished child, MiB."""
+    return tuple(resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))  # type: ignore[return-value]
+
+
+def throughput(args: argparse.Namespace) -> None:
+    """Write logs, audit them in this process's memory, print rows (tokens) per second and the peak."""
+    from rollout_logs import audit
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if args.tokens:
+            write_tokens(folder, args.tokens, args.files)
+        else:
+            write_outcomes(folder, args.responses, args.files, kind=args.kind)
+        size = sum(p.stat().st_size for p in folder.iterdir())
+        before = peak_mib()[0]
+        start = time.perf_counter()
+        report = audit(folder, what=("masks",) if args.tokens else ("budgets",), jobs=args.jobs)
+        seconds = time.perf_counter() - start
+        units = report.masks.tokens if report.masks is not None else report.budgets.waste.rollouts if report.budgets is not None else 0
+        parent, child = peak_mib()
+        what = "tokens" if args.tokens else f"{args.kind} responses"
+        print(
+            f"{what}: {units:,} in {seconds:.1f} s, {units / seconds:,.0f}/s, {size / 2**20:,.0f} MiB on disk, peak {parent:,.0f} MiB "
+            f"(before {before:,.0f}), largest worker {child:,.0f} MiB, {args.files} files, jobs {args.jobs or 'cores'}"
+        )
+
+
+def demo_log(args: argparse.Namespace) -> None:
+    """Train the embedded model for ``args.steps`` steps at a fixed G = 32, off-policy; keep TRL's table and 200 responses by token."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import torch
+    import transformers
+
+    from conformal_core import FixedBudget
+    from conformal_trl import CGRPOConfig, CGRPOTrainer
+    from experiments import arithmetic, models
+
+    transformers.set_seed(0)
+    model, tokenizer = models.load("embedded")
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    data = arithmetic.splits(0, n_calibration=10, n_eval=10, n_train=20 * args.steps)
+    with tempfile.TemporaryDirectory() as name:
+        config = CGRPOConfig(
+            output_dir=name,
+            per_device_train_batch_size=16 * 32,
+            num_generations=32,
+            max_steps=args.steps,
+            learning_rate=2e-4,
+            max_completion_length=8,
+            beta=0.0,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            logging_steps=1,
+            log_completions=True,
+            num_completions_to_print=0,
+            seed=0,
+        )
+        trainer = CGRPOTrainer(
+            model=model,
+            reward_funcs=arithmetic.reward,
+            args=config,
+            train_dataset=arithmetic.to_dataset(data.train),
+            processing_class=tokenizer,
+            rollout_policy=FixedBudget(32),
+        )
+        trainer.train()
+        tables = [pq.read_table(p) for p in sorted(Path(name, "completions").glob("*.parquet"))]
+    DATA.mkdir(exist_ok=True)
+    table = pa.concat_tables(tables).replace_schema_metadata(None)
+    pq.write_table(table, DATA / "completions.parquet", compression="zstd", compression_level=19)
+
+    later = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    length, count = 120, 200
+    prompts = [p["prompt"] for p in data.eval[:10]] * (count // 10)
+    ids = [tokenizer.encode(p, add_special_tokens=False) for p in prompts]
+    torch.manual_seed(0)
+    rows = []
+    engine, _ = models.load("embedded")
+    engine = engine.to(torch.bfloat16).eval()
+    trainer.model.eval()
+    stop = tokenizer.eos_token_id
+    with torch.no_grad():
+        for i, prompt in enumerate(ids):
+            sequence = torch.tensor([prompt])
+            rollout = []
+            for _ in range(length):  # the engine never stops, so that there is a drift to see
+                logp = torch.log_softmax(engine(sequence).logits[0, -1].float(), -1)
+                weights = logp.exp()
+                weights[stop] = 0
+                token = int(torch.multinomial(weights, 1))
+                rollout.append(float(logp[token]))
+                sequence = torch.cat([sequence, torch.tensor([[token]])], 1)
+            drawn = sequence[0, len(prompt) :]
+            both = {}
+            for key, weights in (("old", start), ("new", later)):
+                trainer.model.load_state_dict(weights)
+                logp = torch.log_softmax(trainer.model(sequence).logits[0, len(prompt) - 1 : -1].float(), -1)
+                both[key] = logp.gather(1, drawn[:, None])[:, 0].tolist()
+            rows.append(
+                {
+                    "prompt": prompts[i],
+                    "tokens": [tokenizer.decode([t]) for t in drawn.tolist()],
+                    "rollout_logprobs": rollout,
+                    "old_logprobs": both["old"],
+                    "current_logprobs": both["new"],
+                }
+            )
+    lists = pa.list_(pa.float32())
+    schema = pa.schema(
+        [
+            ("prompt", pa.string()),
+            ("tokens", pa.list_(pa.string())),
+            ("rollout_logprobs", lists),
+            ("old_logprobs", lists),
+            ("current_logprobs", lists),
+        ]
+    )
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema),
+        DATA / "tokens.parquet",
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=["prompt", "tokens"],
+    )
+    for path in sorted(DATA.glob("*.parquet")):
+        print(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB, {pq.read_metadata(path).num_rows:,} rows")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    speed = commands.add_parser("throughput")
+    speed.add_argument("--responses", type=int, default=10**7)
+    speed.add_argument("--tokens", type=int, default=0)
+    speed.add_argument("--files", type=int, default=10)
+    speed.add_argument("--kind", choices=("parquet", "jsonl"), default="parquet")
+    speed.add_argument("--jobs", type=int, default=None)
+    speed.set_defaults(run=throughput)
+    demo = commands.add_parser("demo-log")
+    demo.add_argument("--steps", type=int, default=40)
+    demo.set_defaults(run=demo_log)
+    args = parser.parse_args(argv)
+    args.run(args)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "adapters"))
+    main()
