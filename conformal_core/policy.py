@@ -44,6 +44,9 @@ class RolloutPolicy(ABC):
     ``more`` is asked about prompts together, must be a pure function of ``outcomes`` and the policy's state, and must
     answer 0 for a prompt with ``drawn == k_max``.  A prompt for which it answered 0 is not asked about again.
     Implementations are deterministic: randomness comes from streams keyed by (seed, step, prompt id).
+
+    *Optional*: a policy that settles on an answer may have ``committed(outcomes)``, the ``(n,)`` code of the answer each prompt stopped
+    on in these final outcomes and -1 where it settled on none; :func:`replay` then reports how often that answer was wrong.
     """
 
     #: Largest number of responses a prompt may get.

@@ -232,11 +232,15 @@ class _Vote(RolloutPolicy):
         return np.full(len(prompt_ids), self.grid[0], np.int64)
 
     def more(self, outcomes: Outcomes) -> NDArray[np.int64]:
-        at, _ = self.committed(outcomes)
+        at, _ = self.stops(outcomes)
         following = np.append(self.grid, self.k_max)[np.searchsorted(self.grid, outcomes.drawn, side="right")]
         return np.where(at > 0, 0, np.maximum(following - outcomes.drawn, 0)).astype(np.int64)
 
-    def committed(self, outcomes: Outcomes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def committed(self, outcomes: Outcomes) -> NDArray[np.int64]:
+        """``(n,)`` code of the answer each prompt commits to; -1: not yet, or no answer was parsed."""
+        return self.stops(outcomes)[1]
+
+    def stops(self, outcomes: Outcomes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """``(n,)`` budget at which each prompt commits (0: not yet), and the code of its answer (-1: none, or no answer was parsed).
 
         Of several leading answers at ``K_max`` the one that appeared first is committed to; earlier, a tie never stops.
@@ -257,7 +261,7 @@ class _Vote(RolloutPolicy):
         """``{"wrong": (committed answers that are not gold, prompts that committed)}``; nothing where gold is unknown."""
         if outcomes.gold is None:
             return {}
-        at, answer = self.committed(outcomes)
+        at, answer = self.stops(outcomes)
         return {"wrong": (int(((at > 0) & ((answer != outcomes.gold) | (answer == UNPARSABLE))).sum()), int((at > 0).sum()))}
 
 

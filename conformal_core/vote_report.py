@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import comb, log, sqrt
+from math import comb
 from typing import Any
 
+from .intervals import mean_interval
 from .laws import clopper_pearson
 from .level import Level, as_level
 from .outcomes import UNPARSABLE, Outcomes
@@ -30,7 +31,7 @@ class VoteReport:
     mean_k, saved : float
         Responses per prompt; ``1 - mean_k / k_max``.
     saved_interval : (float, float)
-        Hoeffding: the share saved lies in [0, 1] for each prompt.
+        Empirical Bernstein (:func:`mean_interval`): the share saved lies in [0, 1] for each prompt.
     differs : int
         Prompts whose committed answer is not the vote at ``K_max``.
     differs_interval : (float, float)
@@ -112,16 +113,15 @@ def vote_report(policy: ConformalVote | FixedVote, table: Outcomes, level: Level
             f"{policy.k_max} responses each; because the vote at K_max is the yardstick"
         )
     confidence = as_level(level, "level")
-    at, answer = policy.committed(table)
+    at, answer = policy.stops(table)
     final = count_votes(table.codes, policy.k_max).answer
     n, differs, mean_k = table.n, int((answer != final).sum()), float(at.mean())
-    saved, half = 1 - mean_k / policy.k_max, sqrt(log(2 / float(1 - confidence)) / (2 * n))
     report = VoteReport(
         n=n,
         k_max=policy.k_max,
         mean_k=mean_k,
-        saved=saved,
-        saved_interval=(max(saved - half, 0.0), min(saved + half, 1.0)),
+        saved=1 - mean_k / policy.k_max,
+        saved_interval=mean_interval(1 - at / policy.k_max, confidence),
         differs=differs,
         differs_interval=clopper_pearson(differs, n, confidence),
         level=confidence,

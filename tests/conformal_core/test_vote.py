@@ -1,0 +1,202 @@
+import json
+from fractions import Fraction
+from math import comb, inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.integrate import quad
+from scipy.stats import beta, binomtest
+
+from conformal_core.intervals import mean_interval
+from conformal_core.outcomes import Outcomes
+from conformal_core.replay import replay
+from conformal_core.vote import ConformalVote, FixedVote, VoteRule, adaptive_consistency, calibrate_vote, unanimous_vote
+from conformal_core.vote_report import VoteReport, vote_report
+from conformal_core.vote_statistics import _overtaken, count_votes, settledness
+
+CODES = arrays(np.int64, st.tuples(st.integers(1, 6), st.just(6)), elements=st.integers(-1, 2))
+
+
+def outcomes(codes, gold=None, **kwargs):
+    codes = np.asarray(codes, np.int64)
+    gold = None if gold is None else np.asarray(gold, np.int64)
+    return Outcomes(np.arange(len(codes), dtype=np.uint64), np.zeros(codes.shape, bool), codes=codes, gold=gold, **kwargs)
+
+
+def sample(n, seed, k=32):
+    rng = np.random.default_rng(seed)
+    right = rng.random((n, k)) < rng.beta(1.14, 0.86, size=(n, 1))
+    return outcomes(np.where(right, 0, rng.integers(1, 6, (n, k))), np.zeros(n))
+
+
+@given(CODES, st.integers(1, 6))
+def test_votes_against_a_count_by_hand(codes, k):
+    votes = count_votes(codes, k)
+    for i, row in enumerate(codes[:, :k].tolist()):
+        tally = {a: row.count(a) for a in dict.fromkeys(row) if a >= 0}
+        leader = max(tally, key=tally.get) if tally else -1
+        rest = sorted((c for a, c in tally.items() if a != leader), reverse=True)
+        assert (votes.answer[i], votes.first[i], votes.second[i]) == (leader, tally.get(leader, 0), (rest or [0])[0])
+
+
+@given(CODES, st.integers(1, 6), st.sampled_from(["margin", "lead", "beta", "share"]))
+def test_no_leader_never_settles_and_a_leader_beyond_reach_always_does(codes, k, statistic):
+    value, answer = settledness(codes, k, 6, statistic)
+    votes = count_votes(codes, k)
+    np.testing.assert_array_equal(np.isneginf(value), votes.first == votes.second)
+    np.testing.assert_array_equal(np.isposinf(value), votes.first - votes.second > 6 - k)
+    assert (answer[np.isposinf(value)] == count_votes(codes, 6).answer[np.isposinf(value)]).all()
+
+
+def test_beta_statistic_is_the_posterior_of_adaptive_consistency():
+    codes = np.array([[0, 0, 0, 1, 2, -1], [0, 0, 0, 0, 1, 1], [0, -1, -1, -1, -1, -1]])
+    expected = [beta(4, 2).sf(0.5), beta(5, 3).sf(0.5), beta(2, 1).sf(0.5)]
+    np.testing.assert_allclose(settledness(codes, 6, 32, "beta")[0], expected, rtol=1e-12)
+
+
+def test_lead_statistic_against_a_direct_integral():
+    """P(rival passes leader) by integrating the multinomial law over the Dirichlet posterior, one rival at a time."""
+    k, k_max, c1, c2 = 4, 7, 3, 1
+
+    def law(p, r, a, b):
+        """P(a further votes for the leader, b for the rival in 3) given probabilities p, r."""
+        return comb(3, a) * comb(3 - a, b) * p**a * r**b * (1 - p - r) ** (3 - a - b)
+
+    def density(p, r):
+        return p**c1 * r**c2 * (1 - p - r) ** (k - c1 - c2)
+
+    def integral(f):
+        return quad(lambda p: quad(lambda r: f(p, r), 0, 1 - p)[0], 0, 1)[0]
+
+    passed = sum(
+        (1.0 if c2 + b > c1 + a else 0.5) * integral(lambda p, r, a=a, b=b: law(p, r, a, b) * density(p, r))
+        for a in range(4)
+        for b in range(4 - a)
+        if c2 + b >= c1 + a
+    )
+    assert _overtaken(k, k_max)[c1, c2] == pytest.approx(passed / integral(density), rel=1e-6)
+    table = _overtaken(k, k_max)
+    value = settledness(np.array([[0, 0, 1, 0]]), k, k_max, "lead")[0][0]
+    assert value == pytest.approx(-np.log(table[3, 1] + table[3, 0]), rel=1e-12)
+    two_rivals = settledness(np.array([[0, 0, 1, 2]]), k, k_max, "lead")[0][0]
+    assert two_rivals == pytest.approx(-np.log(2 * table[2, 1] + table[2, 0]), rel=1e-12)
+
+
+def test_longer_unanimity_is_stronger_evidence_for_every_statistic_but_the_share():
+    codes = np.zeros((1, 32), np.int64)
+    for statistic in ("margin", "lead", "beta"):
+        values = [settledness(codes, k, 32, statistic)[0][0] for k in (1, 2, 4, 8, 12)]
+        assert values == sorted(set(values))
+    assert {settledness(codes, k, 32, "share")[0][0] for k in (1, 4, 12)} == {1.0}
+
+
+@pytest.mark.parametrize("statistic", ["margin", "lead", "beta", "share"])
+def test_stops_as_committed_and_ignores_what_was_not_drawn(statistic):
+    vote = ConformalVote(delta="0.1", statistic=statistic, n_calibration=100)
+    vote.calibrate(sample(100, 0))
+    table = sample(200, 1)
+    drawn = replay(vote, table).drawn
+    at, answer = vote.stops(table)
+    np.testing.assert_array_equal(drawn, at)
+    assert 2 <= drawn.min() < drawn.max() == 32
+    order = np.random.default_rng(0).permutation(200)
+    np.testing.assert_array_equal(vote.committed(table.take(order)), answer[order])
+    np.testing.assert_array_equal(vote.more(table.prefix(drawn)), 0)
+    hidden = Outcomes(table.prompt_ids, table.passes, drawn=drawn, codes=table.codes)
+    np.testing.assert_array_equal(vote.committed(hidden), answer)
+    assert vote.audit(table.prefix(drawn)) == {"wrong": (int((answer != 0).sum()), 200)}
+    assert vote.audit(hidden) == {}
+
+
+def test_before_calibration_only_a_decided_vote_stops():
+    vote = ConformalVote((2, 4, 6), n_calibration=50)
+    assert vote.more(outcomes([[0, 0, 0, 0], [0, 0, 0, 1]])).tolist() == [0, 2]
+    assert vote.metrics() == {}
+
+
+def test_unparsable_votes_count_as_responses_and_no_answer_is_an_answer_lost():
+    blank = outcomes([[-1] * 4], [0])
+    vote = FixedVote((2, 4), "share", 0.5)
+    assert vote.more(blank.prefix(2)).tolist() == [2]
+    assert [x.tolist() for x in vote.stops(blank)] == [[4], [-1]]
+    assert vote.audit(blank) == {"wrong": (1, 1)} == vote.audit(outcomes([[-1] * 4], [-1]))
+    report = vote_report(vote, blank)
+    assert (report.differs, report.right, report.right_full) == (0, 0, 0)
+
+
+def test_ties_at_the_end_go_to_the_answer_that_came_first():
+    vote = FixedVote((2, 4), "margin", inf)
+    assert vote.committed(outcomes([[1, 0, 0, 1], [-1, 2, 0, -1]])).tolist() == [1, 2]
+
+
+def test_named_heuristics():
+    codes = outcomes([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1], [0, -1, 0, 0, 0, 0]])
+    assert replay(unanimous_vote((2, 6)), codes).drawn.tolist() == [2, 2, 6]
+    assert replay(adaptive_consistency(range(1, 7)), codes).drawn.tolist() == [4, 4, 4]  # 31/32, 31/32, decided
+
+
+def test_wrong_loss_says_when_no_stop_can_be_right_often_enough():
+    table = outcomes([[1] * 8] * 30 + [[0] * 8] * 70, np.zeros(100))
+    with pytest.warns(UserWarning, match=r"^delta: got 1/5; need more than the error of the vote at K_max = 8; because"):
+        rule = calibrate_vote(table, (2, 8), "0.2", "wrong")
+    assert not rule.attainable and rule.lam == inf and rule.guarantee.startswith("none")
+    assert calibrate_vote(table, (2, 8), "0.2", "worse").lam == -inf
+    with pytest.warns(UserWarning, match=r"^n: got 3 calibration prompts; need 9; because"):
+        assert not calibrate_vote(table.take(np.arange(3)), (2, 8), "0.1").attainable
+
+
+def test_rule_report_and_state_survive_json():
+    vote = ConformalVote(delta="0.1", loss="worse", n_calibration=60, recalibrate_every=5)
+    assert vote.calibration(0).n == 60
+    vote.calibrate(sample(60, 3))
+    assert vote.calibration(4) is None and vote.calibration(5) is not None
+    again = ConformalVote(delta="0.1", loss="worse", n_calibration=60, recalibrate_every=5)
+    again.load_state_dict(json.loads(json.dumps(vote.state_dict(), allow_nan=False)))
+    assert again.rule == vote.rule and again.state_dict() == vote.state_dict() and again.metrics() == vote.metrics()
+    np.testing.assert_array_equal(replay(again, sample(50, 4)).drawn, replay(vote, sample(50, 4)).drawn)
+    for lam in (inf, -inf, 0.25):
+        rule = VoteRule((2, 4), "margin", "differs", lam, 3, 4, Fraction(1, 5), False, "none")
+        assert VoteRule.from_json(json.loads(json.dumps(rule.to_json(), allow_nan=False))) == rule
+    for table in (sample(50, 4), outcomes(sample(50, 4).codes)):
+        report = vote_report(vote, table)
+        assert VoteReport.from_json(json.loads(json.dumps(report.to_json(), allow_nan=False))) == report
+    assert vote_report(vote, outcomes(sample(50, 4).codes)).mcnemar_p is None
+    with pytest.raises(ValueError, match=r"^state: got .*; need .*; because "):
+        ConformalVote(delta="0.1", n_calibration=60).load_state_dict(vote.state_dict())
+
+
+def test_report_counts_and_intervals():
+    rows = [[0, 0, 1, 1, 1]] * 5 + [[1, 1, 0, 0, 0]] * 2 + [[0, 0, 0, 0, 1]] * 13
+    report = vote_report(FixedVote((2, 5), "share", 0.9), outcomes(rows, [0] * 20))
+    assert (report.mean_k, report.differs, report.right, report.right_full, report.lost, report.won) == (2, 7, 18, 15, 2, 5)
+    assert report.mcnemar_p == pytest.approx(binomtest(2, 7).pvalue, rel=1e-12)
+    low, high = (binomtest(5, 20).proportion_ci(0.975), binomtest(2, 20).proportion_ci(0.975))
+    assert report.accuracy_difference == 0.15
+    assert report.accuracy_difference_interval == pytest.approx((low.low - high.high, low.high - high.low))
+    assert report.differs_interval == pytest.approx(tuple(binomtest(7, 20).proportion_ci(0.95)))
+    assert report.saved_interval == mean_interval(np.full(20, 0.6))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ConformalVote(loss="error"), "loss: got 'error'; need"),
+        (lambda: ConformalVote(statistic="top"), "statistic: got 'top'"),
+        (lambda: ConformalVote(delta="0.01", n_calibration=50), "n_calibration: got 50; need 99"),
+        (lambda: ConformalVote((4, 2)), "grid: got"),
+        (lambda: settledness(np.zeros((1, 4), int), 5, 4, "margin"), "k: got 5"),
+        (lambda: settledness(np.zeros((1, 4), int), 2, 4, "top"), "statistic: got 'top'"),
+        (lambda: calibrate_vote(outcomes(np.zeros((0, 4))), (2, 4), "0.5"), "outcomes: got 0 prompts"),
+        (lambda: calibrate_vote(outcomes(np.zeros((9, 2))), (2, 4), "0.5"), "outcomes.drawn: got a minimum of 2; need 4 responses"),
+        (lambda: calibrate_vote(outcomes(np.zeros((9, 4))), (2, 4), "0.5", "wrong"), "outcomes.gold: got None"),
+        (lambda: calibrate_vote(outcomes(np.zeros((9, 4))), (2, 4), "0.5", "error"), "loss: got 'error'; need"),
+        (lambda: calibrate_vote(Outcomes([1], np.zeros((1, 4), bool)), (2, 4), "0.5"), "outcomes.codes: got None"),
+        (lambda: vote_report(unanimous_vote((2, 8)), outcomes(np.zeros((3, 4)))), "table: got 3 prompts"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=f"^{message}.*; because "):
+        call()
