@@ -36,7 +36,8 @@ class CGRPOConfig(GRPOConfig):
     ----------
     response_mask : str
         Rule that decides which responses may move the policy, against the log-probabilities recorded while sampling: ``"none"`` or
-        one of ``carm``, ``geomean``, ``trm``, ``trm_mean``, ``mean_exp_abs``, ``opsm``, ``seq_mis``, ``seq_tis``, ``icepop``,
+        one of ``carm``, ``geomean``, ``trm``, ``trm_mean``, ``mean_exp_abs``, ``opsm``, ``seq_mis``, ``seq_tis``,
+        ``token_mis``, ``token_tis``, ``icepop``,
         ``no_mask`` (rejects non-finite log-probabilities only).  A rule object goes to the trainer's ``mask_rule``.
     response_mask_threshold : float or None
         The rule's threshold in its own units (``carm``: the ratio ``tau >= 1``, keep iff ``mean_t |log pi_theta - log pi_rollout| <=

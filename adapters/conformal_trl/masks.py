@@ -23,10 +23,12 @@ RULES: dict[str, tuple[str, str | None, float | None]] = {
     "opsm": ("OPSM", "delta", 0.5),
     "seq_mis": ("SeqMIS", "cap", 3.0),
     "seq_tis": ("SeqTIS", "cap", 2.0),
+    "token_mis": ("TokenMIS", "cap", 3.0),
+    "token_tis": ("TokenTIS", "cap", 2.0),
     "icepop": ("IcePop", "beta", 5.0),
 }
 #: Rules whose weights are the ratio pi_old / pi_rollout itself, not 0 or 1.
-WEIGHING = ("seq_mis", "seq_tis", "icepop")
+WEIGHING = ("seq_mis", "seq_tis", "token_mis", "token_tis", "icepop")
 #: Guard of the surrogate's log-ratio in nats, as for the mask (CARM, Appendix B).
 CLIP = 20.0
 
@@ -99,14 +101,14 @@ class MaskMonitor:
         self.looked = False
 
     def observe(
-        self, z: torch.Tensor, mask: torch.Tensor, keep: torch.Tensor, passed: torch.Tensor
+        self, z: torch.Tensor, mask: torch.Tensor, keep: torch.Tensor, passed: torch.Tensor, dropped: torch.Tensor
     ) -> tuple[dict[str, float], torch.Tensor]:
         """Metrics of one micro-batch over all ranks, and the d scores of its responses.  A collective."""
         scores = carm_core.response_scores(z, mask)
         counted = scores.length > 0
         rejected = counted & ~keep
         shares = (counted, rejected, rejected & (scores.g > 0), rejected & (scores.g < 0), rejected & passed)
-        stats = torch.stack([x.sum().float() for x in (*shares, scores.length, scores.length[rejected])])
+        stats = torch.stack([x.sum().float() for x in (*shares, scores.length, dropped & (mask != 0))])
         stats = self.accelerator.reduce(stats, reduction="sum")
         n, out, high, low, right, tokens, out_tokens = stats.tolist()
         d = torch.where(counted, scores.d.float(), torch.nan)

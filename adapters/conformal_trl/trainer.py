@@ -448,7 +448,7 @@ class CGRPOTrainer(GRPOTrainer):
             factor = torch.where(moved, 0.0, factor)
         if self.args.response_mask_normalize == "retained":
             factor = factor * self._retained(factor, mask)
-        self._observe(z, mask, keep)
+        self._observe(z, mask, keep, factor == 0)
         return factor.to(per_token_logps.dtype)
 
     def _retained(self, factor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -462,8 +462,8 @@ class CGRPOTrainer(GRPOTrainer):
             return window / kept[1].clamp(min=1.0)
         return self._micro["window_rows"] / kept[0].clamp(min=1.0)
 
-    def _observe(self, z: torch.Tensor, mask: torch.Tensor, keep: torch.Tensor) -> None:
-        metrics, d = self._monitor.observe(z, mask, keep, self._micro["passed"])
+    def _observe(self, z: torch.Tensor, mask: torch.Tensor, keep: torch.Tensor, dropped: torch.Tensor) -> None:
+        metrics, d = self._monitor.observe(z, mask, keep, self._micro["passed"], dropped)
         record = self.ledger.current
         record["masked"] += round(metrics["mask/seq_masked_fraction"] * d.numel())
         record["masked_of"] += d.numel()

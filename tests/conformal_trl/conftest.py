@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from datasets import Dataset
@@ -11,6 +13,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from conformal_trl import CGRPOConfig
 
 SYMBOLS = ["<pad>", "<bos>", "<eos>", "<unk>", *"0123456789+-*= "]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _imports_are_no_garbage():
+    """``Trainer.train`` collects garbage at its start: a second each time, over what importing torch left."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
