@@ -46,9 +46,9 @@ def coverage_law(n: int, delta: Level) -> Any:
     >>> float(coverage_law(200, "0.12").mean()) == 177 / 201
     True
     """
+    rank = _attainable_rank(n, delta)
     from scipy.stats import beta  # type: ignore[import-untyped, unused-ignore]
 
-    rank = _attainable_rank(n, delta)
     return beta(rank, n + 1 - rank)
 
 
@@ -79,9 +79,9 @@ def betabinomial_hits(m: int, n: int, delta: Level) -> Any:
     >>> round(float(law.std()) / 300, 4)
     0.0295
     """
+    rank = _attainable_rank(n, delta)
     from scipy.stats import betabinom  # type: ignore[import-untyped, unused-ignore]
 
-    rank = _attainable_rank(n, delta)
     return betabinom(m, rank, n + 1 - rank)
 
 
