@@ -151,6 +151,6 @@ def keep_padded(
     for at in range(0, rows, step):
         part = slice(at, at + step)
         arrays = current[part], rollout[part], token_mask[part], clip, drop
-        some = ColumnBlocks(*arrays, block) if width > block else GuardedRows(*arrays)
-        keeps.append(rule.keep_rows(some, None if advantages is None else advantages[part]))
+        signs = None if advantages is None else advantages[part]
+        keeps.append(rule.keep_rows(ColumnBlocks(*arrays, block) if width > block else GuardedRows(*arrays), signs))
     return torch.cat(keeps) if keeps else torch.ones(0, dtype=torch.bool, device=current.device)
