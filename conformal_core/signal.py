@@ -76,7 +76,7 @@ class SignalBudget(UntilMixed):
 
     Notes
     -----
-    Source: this project (spec: signal stopping); the quantile is split conformal prediction (Vovk, Gammerman, Shafer 2005).
+    Source: this project; the quantile is split conformal prediction (Vovk, Gammerman, Shafer 2005).
     :meth:`update` and :meth:`audit` expect the outcomes of a step as :meth:`more` left them.
 
     Examples

@@ -14,7 +14,7 @@ variation between old and present scores; ``drift="aci"`` bounds the long-run sh
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import inf, isfinite
@@ -246,6 +246,11 @@ class StreamCalibrated(RolloutPolicy):
 
     def audit(self, outcomes: Outcomes) -> Mapping[str, tuple[int, int]]:
         return self.policy.audit(outcomes)
+
+    @property
+    def committed(self) -> Callable[[Outcomes], NDArray[np.int64]] | None:
+        """The policy's own ``committed``; ``None`` if it has none."""
+        return getattr(self.policy, "committed", None)
 
     def update(self, outcomes: Outcomes) -> None:
         """Append the designated prompts in the order of their ids, and calibrate the policy on the window if it is full."""

@@ -18,6 +18,8 @@ __all__ = ["VoteStatistic", "Votes", "count_votes", "settledness"]
 #: How settled a vote is; larger is more.  See :func:`settledness`.
 VoteStatistic = Literal["margin", "lead", "beta", "share"]
 
+_ROWS = 1 << 16
+
 
 class Votes(NamedTuple):
     """The vote among the first k responses of each prompt.
@@ -101,6 +103,9 @@ def settledness(codes: NDArray[np.int64], k: int, k_max: int, statistic: VoteSta
         raise ValueError(f"statistic: got {statistic!r}; need one of {get_args(VoteStatistic)}; because the knob is on its scale")
     if not 1 <= k <= k_max:
         raise ValueError(f"k: got {k}; need 1 to {k_max}; because a vote is settled or not within k_max responses")
+    if len(codes) > _ROWS:  # memory stays at a fixed multiple of a slice
+        parts = [settledness(codes[i : i + _ROWS], k, k_max, statistic) for i in range(0, len(codes), _ROWS)]
+        return np.concatenate([value for value, _ in parts]), np.concatenate([answer for _, answer in parts])
     votes = count_votes(codes, k)
     value = _MEASURES[statistic](votes, k, k_max)
     value = np.where(votes.first - votes.second > k_max - k, inf, value)

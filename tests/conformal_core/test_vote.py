@@ -111,6 +111,14 @@ def test_stops_as_committed_and_ignores_what_was_not_drawn(statistic):
     assert vote.audit(hidden) == {}
 
 
+def test_a_table_is_read_in_slices(monkeypatch):
+    table = sample(50, 4).codes
+    whole = settledness(table, 8, 32, "lead")
+    monkeypatch.setattr("conformal_core.vote_statistics._ROWS", 7)
+    for part, expected in zip(settledness(table, 8, 32, "lead"), whole, strict=True):
+        np.testing.assert_array_equal(part, expected)
+
+
 def test_before_calibration_only_a_decided_vote_stops():
     vote = ConformalVote((2, 4, 6), n_calibration=50)
     assert vote.more(outcomes([[0, 0, 0, 0], [0, 0, 0, 1]])).tolist() == [0, 2]
