@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import TrainerCallback
 
 DATA = Path(__file__).resolve().parents[1] / "adapters" / "rollout_logs" / "data"
 
@@ -114,6 +115,17 @@ def throughput(args: argparse.Namespace) -> None:
         )
 
 
+class _Snapshots(TrainerCallback):
+    """Weights before the first optimizer step and after it."""
+
+    def __init__(self, kept: list[Any]) -> None:
+        self.kept = kept
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if len(self.kept) < 2:
+            self.kept.append({name: value.detach().clone() for name, value in model.state_dict().items()})
+
+
 def demo_log(args: argparse.Namespace) -> None:
     """Train the embedded model for ``args.steps`` steps at a fixed G = 32, off-policy; keep TRL's table and 200 responses by token."""
     import pyarrow as pa
@@ -127,7 +139,6 @@ def demo_log(args: argparse.Namespace) -> None:
 
     transformers.set_seed(0)
     model, tokenizer = models.load("embedded")
-    start = {name: value.clone() for name, value in model.state_dict().items()}
     data = arithmetic.splits(0, n_calibration=10, n_eval=10, n_train=20 * args.steps)
     with tempfile.TemporaryDirectory() as name:
         config = CGRPOConfig(
@@ -157,65 +168,55 @@ def demo_log(args: argparse.Namespace) -> None:
             processing_class=tokenizer,
             rollout_policy=FixedBudget(32),
         )
+        weights: list[Any] = []
+        trainer.add_callback(_Snapshots(weights))
         trainer.train()
         tables = [pq.read_table(p) for p in sorted(Path(name, "completions").glob("*.parquet"))]
     DATA.mkdir(exist_ok=True)
     table = pa.concat_tables(tables).replace_schema_metadata(None)
     pq.write_table(table, DATA / "completions.parquet", compression="zstd", compression_level=19)
 
-    later = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    length, count = 120, 200
-    prompts = [p["prompt"] for p in data.eval[:10]] * (count // 10)
-    ids = [tokenizer.encode(p, add_special_tokens=False) for p in prompts]
+    length, each = 120, 20
+    engine, _ = models.load("embedded")
+    engine = engine.half().eval()
+    trainer.model.eval()
     torch.manual_seed(0)
     rows = []
-    engine, _ = models.load("embedded")
-    engine = engine.to(torch.bfloat16).eval()
-    trainer.model.eval()
-    stop = tokenizer.eos_token_id
     with torch.no_grad():
-        for i, prompt in enumerate(ids):
-            sequence = torch.tensor([prompt])
+        for problem in data.eval[:10]:
+            prompt = tokenizer.encode(problem["prompt"], add_special_tokens=False)
+            sequence = torch.tensor([prompt] * each)
             rollout = []
             for _ in range(length):  # the engine never stops, so that there is a drift to see
-                logp = torch.log_softmax(engine(sequence).logits[0, -1].float(), -1)
-                weights = logp.exp()
-                weights[stop] = 0
-                token = int(torch.multinomial(weights, 1))
-                rollout.append(float(logp[token]))
-                sequence = torch.cat([sequence, torch.tensor([[token]])], 1)
-            drawn = sequence[0, len(prompt) :]
-            both = {}
-            for key, weights in (("old", start), ("new", later)):
-                trainer.model.load_state_dict(weights)
-                logp = torch.log_softmax(trainer.model(sequence).logits[0, len(prompt) - 1 : -1].float(), -1)
-                both[key] = logp.gather(1, drawn[:, None])[:, 0].tolist()
-            rows.append(
-                {
-                    "prompt": prompts[i],
-                    "tokens": [tokenizer.decode([t]) for t in drawn.tolist()],
-                    "rollout_logprobs": rollout,
-                    "old_logprobs": both["old"],
-                    "current_logprobs": both["new"],
-                }
-            )
-    lists = pa.list_(pa.float32())
-    schema = pa.schema(
-        [
-            ("prompt", pa.string()),
-            ("tokens", pa.list_(pa.string())),
-            ("rollout_logprobs", lists),
-            ("old_logprobs", lists),
-            ("current_logprobs", lists),
-        ]
-    )
-    pq.write_table(
-        pa.Table.from_pylist(rows, schema),
-        DATA / "tokens.parquet",
-        compression="zstd",
-        compression_level=19,
-        use_dictionary=["prompt", "tokens"],
-    )
+                logp = torch.log_softmax(engine(sequence).logits[:, -1].float(), -1)
+                chances = logp.exp()
+                chances[:, tokenizer.eos_token_id] = 0
+                token = torch.multinomial(chances, 1)
+                rollout.append(logp.gather(1, token))
+                sequence = torch.cat([sequence, token], 1)
+            drawn = sequence[:, len(prompt) :]
+            both = []
+            for snapshot in weights:
+                trainer.model.load_state_dict(snapshot)
+                logp = torch.log_softmax(trainer.model(sequence).logits[:, len(prompt) - 1 : -1].float(), -1)
+                both.append(logp.gather(2, drawn[:, :, None])[:, :, 0])
+            texts = [[tokenizer.decode([t]) for t in row] for row in drawn.tolist()]
+            rewards = np.array(arithmetic.reward(["".join(text) for text in texts], [problem["answer"]] * each), np.float64)
+            for k in range(each):
+                rows.append(
+                    {
+                        "tokens": texts[k],
+                        "rollout_logprobs": torch.cat(rollout, 1)[k].tolist(),
+                        "old_logprobs": both[0][k].tolist(),
+                        "current_logprobs": both[1][k].tolist(),
+                        "reward": rewards[k],
+                        "advantage": rewards[k] - rewards.mean(),
+                    }
+                )
+    lists, text = pa.list_(pa.float32()), pa.list_(pa.string())
+    logps = [(name, lists) for name in ("rollout_logprobs", "old_logprobs", "current_logprobs")]
+    schema = pa.schema([("tokens", text), *logps, ("reward", pa.float64()), ("advantage", pa.float64())])
+    pq.write_table(pa.Table.from_pylist(rows, schema), DATA / "tokens.parquet", compression="zstd", compression_level=19)
     for path in sorted(DATA.glob("*.parquet")):
         print(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB, {pq.read_metadata(path).num_rows:,} rows")
 

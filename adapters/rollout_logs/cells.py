@@ -120,7 +120,7 @@ def canonical(answer: Any) -> str | None:
     text = text_of(answer) if not isinstance(answer, (int, float)) else repr(answer)
     if text is None:
         return None
-    text = text.strip().strip("$").strip()
+    text = text.strip().rstrip(".").strip("$* ")
     for wrapper in ("\\text{", "\\mathrm{", "\\textbf{"):
         if text.startswith(wrapper) and text.endswith("}"):
             text = text[len(wrapper) : -1].strip()

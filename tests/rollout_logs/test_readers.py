@@ -1,0 +1,323 @@
+"""Every format, and every way a log can be broken: read, or refused by file, row and column; nothing vanishes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+from rollout_logs import NothingToAudit, audit, audit_masks, find_logs, guess_schema, load_groups, parse_map, plan_files
+from rollout_logs.cells import ANSWER_RULES, choose_answer_rule, extract_answer
+
+
+def lines(rows):
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def problems(intake):
+    return [(p.row, p.column, p.what) for p in intake.problems]
+
+
+@pytest.mark.parametrize(
+    ("rows", "framework"),
+    [
+        ([{"prompt": "p", "completion": "a", "reward": r, "step": 1, "advantage": r - 0.5} for r in (0, 1)], "trl"),
+        ([{"input": "p", "output": "a", "score": r, "step": 1, "gts": "x"} for r in (0, 1)], "verl"),
+        (
+            [{"input_prompt": "p", "output_response": "a", "score": [0.0, r], "env_extras": {"ground_truth": "x"}} for r in (0.0, 1.0)],
+            "skyrl",
+        ),
+        (
+            [{"example_id": 3, "completion": [{"role": "assistant", "content": "a"}], "reward": r, "advantage": 0.1} for r in (0, 1)],
+            "prime-rl",
+        ),
+        ([{"prompt": "p", "response": "a", "reward": r} for r in (0, 1)], "rows"),
+        ([{"prompt_id": "p", "rewards": [0, 1]}], "rows"),
+        ([{"prompt": "p", "completion": ["a", "b"], "rewards": [0, 1]}], "rows"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "json"])
+def test_schemas_are_guessed(tmp_path, rows, framework, kind):
+    path = tmp_path / f"log.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text(lines(rows) if kind == "jsonl" else json.dumps(rows), encoding="utf-8")
+    groups = load_groups([str(path)])
+    assert groups is not None, plan_files([str(path)])[1]
+    assert (groups.n, groups.size.tolist(), groups.solved.tolist(), groups.signal.tolist()) == (1, [2], [0.5], [True])
+    assert any(f"read as {framework}:" in note for note in groups.intake.notes)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".bz2"])
+def test_compressed_lines(tmp_path, outcome_rows, suffix):
+    rows = outcome_rows(steps=2, prompts=5, size=4)
+    with pa.output_stream(str(tmp_path / f"a.jsonl{suffix}"), compression="detect") as out:
+        out.write(lines(rows).encode())
+    groups = load_groups([str(tmp_path)])
+    assert groups.responses.n == 40 and groups.n == 10
+
+
+def test_map_reaches_into_structs_and_wins(tmp_path):
+    rows = [{"q": "p", "y": "a", "extra_info": {"answer": "5", "ok": {"v": v}}} for v in (1, 0)]
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines(rows), encoding="utf-8")
+    mapped = parse_map(["prompt=q", "answer=extra_info.answer", "reward=extra_info.ok.v"])
+    groups = load_groups([str(path)], mapped)
+    assert groups.solved.tolist() == [0.5] and (groups.responses.answer != 0).all()
+    for bad in (["prompt"], ["nobody=x"], ["prompt="]):
+        with pytest.raises(ValueError, match="map: got"):
+            parse_map(bad)
+    with pytest.raises(ValueError, match="map: got reward=nowhere"):
+        load_groups([str(path)], {"reward": "nowhere"})
+
+
+def test_rows_that_are_no_rows_are_named(tmp_path):
+    path = tmp_path / "a.jsonl"
+    good = {"prompt": "p", "reward": 1.0}
+    raw = [
+        json.dumps(good).encode(),
+        b'{"prompt": "p", "rew',
+        b"",
+        b"[1, 2]",
+        b'{"prompt": "\xff", "reward": 0}',
+        json.dumps(good | {"reward": 0.0}).encode(),
+    ]
+    path.write_bytes(b"\n".join(raw))
+    groups = load_groups([str(path)])
+    assert groups.responses.n == 2 and groups.solved.tolist() == [0.5]
+    assert [(p.row, p.what) for p in groups.intake.problems] == [
+        (2, "not valid JSON (a line cut short?)"),
+        (4, "not a JSON object"),
+        (5, "not UTF-8"),
+    ]
+    assert groups.intake.rows == groups.intake.used + groups.intake.unread == 5
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_cells_without_verdict_are_named(tmp_path, kind):
+    rows = [{"prompt": p, "reward": r} for p, r in [("p", 1.0), ("p", None), (None, 1.0), ("p", float("nan")), ("p", 0.0)]]
+    path = tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        path.write_text(lines(rows), encoding="utf-8")
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    groups = load_groups([str(path)])
+    assert sorted(problems(groups.intake)) == [(2, "reward", "no reward"), (3, "prompt", "no prompt"), (4, "reward", "no reward")]
+    assert groups.solved.tolist() == [0.5] and groups.intake.used == 2
+
+
+def test_mixed_types_and_words(tmp_path):
+    values = [True, "1.0", "False", "maybe", 0]
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines([{"prompt": "p", "reward": v} for v in values]), encoding="utf-8")
+    groups = load_groups([str(path)])
+    assert problems(groups.intake) == [(4, "reward", "no number: 'maybe'")]
+    assert groups.solved.tolist() == [0.5]
+
+
+def test_truncated_parquet_is_named_and_the_rest_is_read(tmp_path, outcome_rows):
+    pq.write_table(pa.Table.from_pylist(outcome_rows()), tmp_path / "1.parquet")
+    whole = (tmp_path / "1.parquet").read_bytes()
+    (tmp_path / "2.parquet").write_bytes(whole[: len(whole) // 2])
+    groups = load_groups([str(tmp_path)])
+    assert groups.responses.n == 1440
+    [problem] = groups.intake.problems
+    assert problem.file.endswith("2.parquet") and "cannot be read" in problem.what
+
+
+def test_gzip_cut_short_keeps_what_came_before(tmp_path, outcome_rows):
+    raw = gzip.compress(lines(outcome_rows(steps=60, prompts=200)).encode(), compresslevel=1)
+    (tmp_path / "a.jsonl.gz").write_bytes(raw[: len(raw) - 2000])
+    groups = load_groups([str(tmp_path)])
+    assert 0 < groups.responses.n < 96000
+    assert any("to the end" in p.what or "not valid JSON" in p.what for p in groups.intake.problems)
+
+
+def test_nothing_to_read_says_why(tmp_path):
+    schema = pa.schema([("prompt", pa.string()), ("reward", pa.float64())])
+    pq.write_table(schema.empty_table(), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text("")
+    (tmp_path / "c.jsonl").write_text('{"loss": 1.0}\n')
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 3}')
+    with pytest.raises(NothingToAudit) as caught:
+        audit(tmp_path)
+    intake = caught.value.intake
+    assert {p.file.rsplit("/", 1)[-1]: p.what for p in intake.problems} == {
+        "a.parquet": "0 rows: nothing to read",
+        "b.jsonl": "0 rows: nothing to read",
+    }
+    assert [line.rsplit("/", 1)[-1].split(":")[0] for line in intake.set_aside] == ["notes.txt", "c.jsonl", "trainer_state.json"]
+    with pytest.raises(ValueError, match="paths: got"):
+        audit(tmp_path / "missing")
+    with pytest.raises(NothingToAudit, match="name them with --map"):
+        audit(tmp_path / "c.jsonl")
+    with pytest.raises(NothingToAudit, match="unknown type"):
+        audit(tmp_path / "notes.txt")
+
+
+def test_files_in_natural_order_and_once(tmp_path):
+    for name in ("10.jsonl", "2.jsonl", "sub/1.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"prompt": "p", "reward": 1}\n')
+    logs, _ = find_logs([str(tmp_path), str(tmp_path / "*.jsonl")])
+    assert [log.path.removeprefix(str(tmp_path) + "/") for log in logs] == ["2.jsonl", "10.jsonl", "sub/1.jsonl"]
+
+
+def test_steps_come_from_file_names_where_rows_have_none(tmp_path):
+    for step in (3, 12):
+        (tmp_path / f"rollouts_{step}.jsonl").write_text(lines([{"prompt": "p", "reward": r} for r in (0, 1)]))
+    groups = load_groups([str(tmp_path)])
+    assert groups.step.tolist() == [3, 12] and groups.size.tolist() == [2, 2]
+
+
+def test_duplicate_prompts_are_several_groups(tmp_path, write_jsonl):
+    rows = [{"prompt": p, "reward": float(i % 2), "step": 1} for p in ("a", "a", "b", "c") for i in range(4)]
+    groups = load_groups([str(write_jsonl(tmp_path / "a.jsonl", rows))])
+    assert groups.size.tolist() == [4] * 4
+    assert any("several times" in note for note in groups.intake.notes)
+
+
+def test_interleaved_responses_are_gathered(tmp_path, write_jsonl, outcome_rows):
+    rows = outcome_rows(steps=2, prompts=10, size=4)
+    expected = load_groups([str(write_jsonl(tmp_path / "a" / "x.jsonl", rows))])
+    order = np.random.default_rng(0).permutation(len(rows))
+    mixed = load_groups([str(write_jsonl(tmp_path / "b" / "x.jsonl", [rows[i] for i in order]))])
+
+    def key(g):
+        return sorted(zip(g.step.tolist(), g.prompt.tolist(), g.size.tolist(), g.solved.tolist(), g.signal.tolist(), strict=True))
+
+    assert key(mixed) == key(expected)
+    assert any("do not lie together" in note for note in mixed.intake.notes)
+
+
+def test_unicode_prompts_stay_apart(tmp_path, write_jsonl):
+    rows = [{"prompt": p, "reward": 1.0, "step": 1} for p in ("é", "e\u0301", "日本", "😀", " é")]
+    assert load_groups([str(write_jsonl(tmp_path / "a.jsonl", rows))]).n == 5
+    lone = tmp_path / "b.jsonl"
+    lone.write_text('{"prompt": "\\ud83d", "reward": 1}\n{"prompt": "\\ud83d\\ude00", "reward": 1}\n')
+    assert load_groups([str(lone)]).n == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "answer"),
+    [
+        (r"x \boxed{\frac{1}{2}} y", "boxed", r"\frac{1}{2}"),
+        (r"\boxed{1} then \boxed{ 1,000.50 }", "boxed", "1000.5"),
+        (r"\boxed{never closed", "boxed", None),
+        ("work\n#### $42$.", "hashes", "42"),
+        ("<answer> -0 </answer>", "tag", "0"),
+        ("The answer is **12.0**", "phrase", "12"),
+        ("first 3, then 007", "last-number", "7"),
+        ("  a   b ", "completion", "a b"),
+        ("anything", "none", None),
+        (None, "boxed", None),
+    ],
+)
+def test_answers(text, rule, answer):
+    assert rule in ANSWER_RULES
+    assert extract_answer(text, rule) == answer
+
+
+def test_answer_rule_is_chosen_by_what_is_there():
+    assert choose_answer_rule([r"\boxed{1}"] * 2 + ["x"]) == "boxed"
+    assert choose_answer_rule(["579", "12"]) == "completion"
+    assert choose_answer_rule(["long text without any answer in it"] * 3) == "none"
+
+
+def test_schema_shows_rewards_of_a_trl_table():
+    names = ["step", "prompt", "completion", "accuracy_reward", "format_reward", "advantage"]
+    schema = guess_schema(dict.fromkeys(names), ["step", "accuracy_reward", "format_reward", "advantage"])
+    assert schema.rewards == ("accuracy_reward", "format_reward")
+    assert "reward <- accuracy_reward + format_reward" in schema.show()
+
+
+# -- token-level files ------------------------------------------------------------------------------------------------------
+
+
+def padded(rows):
+    width = max(len(r["current_logprobs"]) for r in rows)
+    out = {name: np.zeros((len(rows), width), np.float32) for name in ("current_logprobs", "rollout_logprobs")}
+    mask = np.zeros((len(rows), width), np.int32)
+    for i, row in enumerate(rows):
+        for name, values in out.items():
+            values[i, : len(row[name])] = row[name]
+        mask[i, : len(row["loss_mask"])] = row["loss_mask"]
+    return out | {"loss_mask": mask, "reward": np.array([r["reward"] for r in rows]), "advantage": np.array([r["advantage"] for r in rows])}
+
+
+def flat(rows):
+    out = {name: np.concatenate([np.asarray(r[name], np.float32) for r in rows]) for name in ("current_logprobs", "rollout_logprobs")}
+    lengths = np.array([len(r["current_logprobs"]) for r in rows])
+    return out | {
+        "loss_mask": np.concatenate([np.asarray(r["loss_mask"], np.int32) for r in rows]),
+        "reward": np.array([r["reward"] for r in rows]),
+        "advantage": np.array([r["advantage"] for r in rows]),
+    }, lengths
+
+
+def test_every_token_format_gives_the_same_scores(tmp_path, token_rows):
+    rows = token_rows(80)
+    narrow = [
+        {k: np.asarray(v, np.float32).tolist() if k.endswith("logprobs") else v for k, v in r.items() if k != "old_logprobs"} for r in rows
+    ]
+    packed, lengths = flat(narrow)
+    pq.write_table(pa.Table.from_pylist(narrow), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text(lines(narrow))
+    np.savez(tmp_path / "c.npz", **padded(narrow))
+    np.savez_compressed(tmp_path / "d.npz", **packed, lengths=lengths)
+    save_file(padded(narrow), tmp_path / "e.safetensors")
+    save_file(packed | {"cu_seqlens": np.concatenate([[0], np.cumsum(lengths)])}, tmp_path / "f.safetensors")
+    found = []
+    for name in ("a.parquet", "b.jsonl", "c.npz", "d.npz", "e.safetensors", "f.safetensors"):
+        plans, intake = plan_files([str(tmp_path / name)])
+        result = audit_masks(plans, intake)
+        assert result is not None and not intake.problems, (name, intake)
+        found.append(result)
+    for other in found[1:]:
+        assert np.array_equal(other.scores.length, found[0].scores.length)
+        np.testing.assert_allclose(other.scores.d, found[0].scores.d, rtol=1e-12)
+        assert np.array_equal(other.scores.bits, found[0].scores.bits)
+        assert other.rules == found[0].rules
+
+
+def test_broken_token_rows_are_named(tmp_path):
+    rows = [
+        {"current_logprobs": [-1.0, -2.0], "rollout_logprobs": [-1.0, -2.0]},
+        {"current_logprobs": None, "rollout_logprobs": [-1.0]},
+        {"current_logprobs": [-1.0, -2.0], "rollout_logprobs": [-1.0]},
+        {"current_logprobs": [-1.0, float("nan")], "rollout_logprobs": [-1.0, -1.0]},
+        {"current_logprobs": [], "rollout_logprobs": []},
+    ]
+    for kind in ("parquet", "jsonl"):
+        path = tmp_path / f"a.{kind}"
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        else:
+            path.write_text(lines(rows))
+        plans, intake = plan_files([str(path)])
+        found = audit_masks(plans, intake)
+        assert problems(intake) == [
+            (2, "current_logprobs", "an empty cell where a list was due"),
+            (3, "current_logprobs", "2 values for 1 in rollout_logprobs"),
+        ]
+        assert (found.responses, found.empty, found.nonfinite) == (2, 1, 1)
+        assert found.rule("CARM 1.02").rejected == 1
+
+
+def test_bfloat16_safetensors(tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_torch
+
+    z = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], dtype=torch.bfloat16)
+    save_torch({"current_logprobs": z, "rollout_logprobs": z - 0.25}, tmp_path / "a.safetensors")
+    plans, intake = plan_files([str(tmp_path)])
+    found = audit_masks(plans, intake)
+    expected = (z.float() - (z - 0.25).float()).abs().mean(1).double().numpy()
+    np.testing.assert_array_equal(found.scores.d, expected)
