@@ -100,7 +100,8 @@ def calibration_rollout(score: Score, grid: Sequence[int]) -> RolloutPolicy:
     """The cheapest rollout after which ``score`` is known at every budget of ``grid``.
 
     :class:`UntilFirstSuccess` for :class:`FirstSuccess`; ``K_max`` responses for scores that read answers, whose value at ``K_max`` no
-    prefix determines.  ``score.gold_scores`` of its outcomes equals that of full groups; NaN marks what is not known.
+    prefix determines.  ``score.gold_scores`` of its outcomes (``outcomes.widen(K_max)`` where all stopped early) equals that of full
+    groups; NaN marks what is not known.
 
     Examples
     --------

@@ -124,6 +124,18 @@ class Outcomes:
         codes = None if self.codes is None else np.where(live, self.codes, NOT_DRAWN)
         return replace(self, passes=self.passes & live, drawn=drawn, codes=codes)
 
+    def widen(self, width: int) -> Outcomes:
+        """At least ``width`` response columns, the new ones not drawn: for groups all of which stopped before ``width`` responses.
+
+        Examples
+        --------
+        >>> Outcomes([1], np.array([[True]])).widen(3).drawn.tolist()
+        [1]
+        """
+        pad = ((0, 0), (0, max(width - self.width, 0)))
+        codes = None if self.codes is None else np.pad(self.codes, pad, constant_values=NOT_DRAWN)
+        return replace(self, passes=np.pad(self.passes, pad), codes=codes)
+
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Outcomes:
         """The chosen rows, in the given order."""
         return replace(

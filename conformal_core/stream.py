@@ -27,7 +27,7 @@ from .aci import AdaptiveLevel, adaptive_level
 from .auto_delta import _rational
 from .keys import uniforms
 from .level import Level, as_level, min_calibration_size
-from .outcomes import NOT_DRAWN, Outcomes
+from .outcomes import Outcomes
 from .policy import RolloutPolicy
 from .quantile import conformal_quantile, weighted_quantile
 from .schedule import RecalibrationSchedule, positive
@@ -265,7 +265,7 @@ class StreamCalibrated(RolloutPolicy):
             return
         self._rows = [*self._rows, *(mine.take(np.array([i])) for i in range(mine.n))][-self.window :]
         if len(self._rows) == self.window:
-            self.policy.calibrate(replace(_stacked(self._rows), step=outcomes.step))
+            self.policy.calibrate(replace(_stacked(self._rows, self.k_max), step=outcomes.step))
 
     def _undesignated(self, outcomes: Outcomes) -> NDArray[np.int64]:
         """What these prompts would have drawn if the policy alone had decided."""
@@ -308,24 +308,17 @@ class StreamCalibrated(RolloutPolicy):
         self._designated_share, self._extra_share = map(float, state["shares"])
 
 
-def _stacked(rows: Sequence[Outcomes]) -> Outcomes:
-    """One batch of single prompts of different widths."""
-    width = max(row.width for row in rows)
-    pad = [(0, 0), (0, 0)]
-    passes, codes, gold = [], [], []
-    for row in rows:
-        pad[1] = (0, width - row.width)
-        passes.append(np.pad(row.passes, pad))
-        if row.codes is not None:
-            codes.append(np.pad(row.codes, pad, constant_values=NOT_DRAWN))
-        if row.gold is not None:
-            gold.append(row.gold)
+def _stacked(rows: Sequence[Outcomes], width: int) -> Outcomes:
+    """One batch of single prompts of different widths, ``width`` at least."""
+    wide = [row.widen(max(width, *(row.width for row in rows))) for row in rows]
+    codes = [row.codes for row in wide if row.codes is not None]
+    gold = [row.gold for row in wide if row.gold is not None]
     return Outcomes(
-        np.concatenate([row.prompt_ids for row in rows]),
-        np.concatenate(passes),
-        np.concatenate([row.drawn for row in rows]),
-        np.concatenate(codes) if len(codes) == len(rows) else None,
-        np.concatenate(gold) if len(gold) == len(rows) else None,
+        np.concatenate([row.prompt_ids for row in wide]),
+        np.concatenate([row.passes for row in wide]),
+        np.concatenate([row.drawn for row in wide]),
+        np.concatenate(codes) if len(codes) == len(wide) else None,
+        np.concatenate(gold) if len(gold) == len(wide) else None,
     )
 
 

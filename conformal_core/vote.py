@@ -295,7 +295,7 @@ def adaptive_consistency(grid: Sequence[int] = tuple(range(1, 41)), confidence: 
 
 
 def unanimous_vote(grid: Sequence[int]) -> FixedVote:
-    """Stop while all responses, unparsable ones included, give one answer.  A heuristic.
+    """Stop where all responses give one answer, an unparsable response being none (or the leader cannot be overtaken).  A heuristic.
 
     Examples
     --------

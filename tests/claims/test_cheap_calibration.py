@@ -57,6 +57,13 @@ def test_early_stopped_signal_calibration_equals_full_sampling(passes, grid, m, 
     assert policies[0].state_dict() == policies[1].state_dict()
 
 
+def test_groups_that_all_stopped_early_are_widened():
+    narrow = Outcomes([1, 2], np.array([[False, True], [True, False]]), drawn=np.array([2, 1]), codes=np.array([[0, 1], [1, -2]]))
+    wide = narrow.widen(8)
+    assert wide.width == 8 and wide.drawn.tolist() == [2, 1] and (wide.codes[:, 2:] == -2).all() and narrow.widen(1).width == 2
+    assert FirstSuccess().gold_scores(wide, (2, 8), np.zeros(2)).tolist() == [[1.0, 0.25], [0.5, 0.125]]
+
+
 def test_scores_that_read_answers_need_every_response():
     assert calibration_rollout(APS(), (2, 8)).first(np.arange(2, dtype=np.uint64), 0).tolist() == [8, 8]
 
