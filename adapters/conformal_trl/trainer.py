@@ -25,6 +25,7 @@ from .advantages import batch_standardised, combine, group_advantages, per_funct
 from .checkpoint import buffer_file, last_whole_checkpoint, read_state, write_state
 from .checks import check_arguments
 from .config import CGRPOConfig
+from .distributed import ragged_gather
 from .engines import importance_ratio
 from .ledger import Ledger
 from .masks import WEIGHING, MaskMonitor, guarded_base, make_rule, mask_weights
@@ -403,7 +404,8 @@ class CGRPOTrainer(GRPOTrainer):
             inputs["old_per_token_logps"] = inputs["old_per_token_logps"].clone()
         if self.loss_type in _TOKEN_COUNT_LOSSES:
             inputs["num_items_in_batch"] = inputs["num_items_in_batch"] * weight
-        return super()._compute_loss(model, inputs) * weight
+        with ragged_gather(self.accelerator):
+            return super()._compute_loss(model, inputs) * weight
 
     def _paper_loss(self, model, inputs: dict[str, Any]) -> torch.Tensor:
         """Eq. 10-11 over one optimizer step, which is ``share`` of the generation."""

@@ -22,6 +22,7 @@ from conformal_trl import CGRPOConfig, CGRPOTrainer
 
 SYMBOLS = ["<pad>", "<bos>", "<eos>", "<unk>", *"0123456789+-*= "]
 K = 4
+SHARED = ("completions/", "reward", "frac_", "rollouts/", "policy/", "num_tokens", "mask/seq_")
 
 
 def tiny() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
@@ -42,8 +43,8 @@ def tiny() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
 class Keyed:
     """The j-th response of a prompt is a function of the prompt and j, whoever draws it; log-probabilities are the model's, moved by it."""
 
-    def __init__(self, trainer, answers_alike: bool) -> None:
-        self.trainer, self.alike = trainer, answers_alike
+    def __init__(self, trainer, case: dict) -> None:
+        self.trainer, self.alike, self.drifts = trainer, case.get("alike", False), case.get("drifts", 0.5)
 
     def __call__(self, examples):
         from tests.conformal_trl.reference import logps_and_entropy
@@ -56,14 +57,14 @@ class Keyed:
             with torch.no_grad():
                 own = logps_and_entropy(self.trainer.model, response.prompt.tolist(), ids)[0].numpy()
             response.ids = np.array(ids, np.int64)
-            response.logps = (own + 0.1 * rng.standard_normal(len(ids)) * (rng.random() < 0.5)).astype(np.float32)
+            response.logps = (own + 0.1 * rng.standard_normal(len(ids)) * (rng.random() < self.drifts)).astype(np.float32)
             response.text = response.completion = "".join(SYMBOLS[i] for i in ids[:-1])
         return responses, fields
 
 
-def install(trainer, alike: bool) -> None:
+def install(trainer, case: dict) -> None:
     """Number the draws of every group, so that responses are keyed."""
-    rollouts, keyed = trainer.rollouts, Keyed(trainer, alike)
+    rollouts, keyed = trainer.rollouts, Keyed(trainer, case)
     keyed.original = rollouts._respond
     rollouts._respond = keyed
     draw = rollouts.draw
@@ -83,14 +84,13 @@ def install(trainer, alike: bool) -> None:
     rollouts.draw = numbered
 
 
-def reward(prompts, completions, all_fail, rank_fails, **_):
-    return [
-        0.0 if fail or (part and int(prompt[0]) % 2) else float(sum(map(ord, text)) % 2)
-        for prompt, text, fail, part in zip(prompts, completions, all_fail, rank_fails, strict=True)
-    ]
+def reward(prompts, completions, kind, **_):
+    """Parity of the text; ``all_fail``: 0; ``rank_fails``: 0 for odd prompts; ``few``: only prompts that start with 0 ever pass."""
+    fails = {"all_fail": lambda p: True, "rank_fails": lambda p: int(p[0]) % 2 == 1, "few": lambda p: p[:2] != "0+", "": lambda p: False}
+    return [0.0 if fails[k](p) else float(sum(map(ord, text)) % 2) for p, text, k in zip(prompts, completions, kind, strict=True)]
 
 
-def main(out: str, case: dict) -> None:
+def run(case: dict) -> dict:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -99,15 +99,8 @@ def main(out: str, case: dict) -> None:
         from peft import LoraConfig
 
         peft = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
-    rows = [
-        {
-            "prompt": f"{i}+{i % 7}=",
-            "answer": str(i % 5),
-            "all_fail": case.get("all_fail", False),
-            "rank_fails": case.get("rank_fails", False),
-        }
-        for i in range(40)
-    ]
+    kind = next((k for k in ("all_fail", "rank_fails", "few") if case.get(k)), "")
+    rows = [{"prompt": f"{i}+{i % 7}=", "answer": str(i % 5), "kind": kind} for i in range(40)]
     calibration = Dataset.from_list([{**r, "prompt": r["prompt"].replace("+", "*")} for r in rows])
     policies = {
         "fixed": lambda: FixedBudget(K),
@@ -116,7 +109,9 @@ def main(out: str, case: dict) -> None:
     }
     policy = policies[case.get("policy", "fixed")]()
     groups = 8
-    parts = case.get("parts", 2)  # micro-batches of the single process; two processes have half as many each
+    parts = case.get("parts", 2)  # micro-batches over all processes
+    if world == 1:
+        parts = case.get("parts_alone", parts)
     with tempfile.TemporaryDirectory() as folder:
         config = CGRPOConfig(
             output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, save_strategy="no", report_to="none",
@@ -131,7 +126,7 @@ def main(out: str, case: dict) -> None:
             answer_fn=lambda text: text[:1] or None, gold_column="answer", **({"peft_config": peft} if case.get("lora") else {}),
         )  # fmt: skip
         trainer.remove_callback(PrinterCallback)
-        install(trainer, case.get("alike", False))
+        install(trainer, case)
         losses, gradients = [], []
         compute = trainer._compute_loss
         trainer._compute_loss = lambda m, i: losses.append(compute(m, i)) or losses[-1]
@@ -145,23 +140,27 @@ def main(out: str, case: dict) -> None:
         trainer.train()
         local = torch.stack([x.detach() for x in losses]).reshape(config.max_steps, -1).sum(1)
         total = trainer.accelerator.reduce(local, reduction="mean").tolist()
-        if trainer.accelerator.is_main_process:
-            totals = trainer.ledger.totals()
-            report = {
-                "world": world,
-                "losses": total,
-                "gradients": gradients,
-                "drawn": [r["drawn"] for r in trainer.ledger.history],
-                "policy": [r["policy"] for r in trainer.ledger.history],
-                "totals": {k: totals[k] for k in ("generated", "trained", "calibration", "reward_calls", "masked", "masked_of")},
-                "metrics": [
-                    {k: v for k, v in h.items() if k.startswith(("mask/", "completions/", "reward", "frac", "rollouts"))}
-                    for h in trainer.state.log_history
-                ],
-                "weights": float(sum(p.detach().double().abs().sum() for p in trainer.model.parameters())),
-            }
-            with open(out, "w") as file:
-                json.dump(report, file)
+        totals = trainer.ledger.totals()
+        return {
+            "losses": total,
+            "gradients": gradients,
+            "drawn": [r["drawn"] for r in trainer.ledger.history],
+            "policy": [r["policy"] for r in trainer.ledger.history],
+            "totals": {k: totals[k] for k in ("generated", "trained", "calibration", "reward_calls", "masked", "masked_of", "audit")},
+            "metrics": [{k: v for k, v in h.items() if k.startswith(SHARED)} for h in trainer.state.log_history],
+            "weights": float(sum(p.detach().double().abs().sum() for p in trainer.model.parameters())),
+        }
+
+
+def main(out: str, cases: dict) -> None:
+    report: dict = {}
+    for name, case in cases.items():
+        try:
+            report[name] = run(case)
+        except ValueError as error:
+            report[name] = {"error": str(error)}
+    with open(f"{out}.{os.environ.get('RANK', '0')}", "w") as file:
+        json.dump(report, file)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
