@@ -73,9 +73,9 @@ def test_loss_is_close_to_delta_in_a_training_stream():
     rng, replicates = np.random.default_rng(7), 800
     lost = 0
     for r in range(replicates):
-        passes = rng.random((40, 32)) < rng.beta(1.14, 0.86, size=(40, 1))
+        passes = rng.random((40, 16)) < rng.beta(1.14, 0.86, size=(40, 1))
         table = Outcomes(np.arange(40, dtype=np.uint64) + 40 * r, passes)
-        policy = SignalBudget(range(1, 33), delta="0.1", window=39, share="0.001", seed=r)
+        policy = SignalBudget(range(1, 17), delta="0.1", window=39, share="0.001", seed=r)
         train, fresh = table.take(np.arange(39)), table.take(np.array([39]))
         policy.update(train.prefix(replay(policy, train).drawn))
         k, drawn = mixed_at(passes[39], 1), replay(policy, fresh, step=1).drawn[0]
