@@ -100,8 +100,11 @@ def test_fixed_groups_of_our_trainer(model, tokenizer, dataset, make_config, tmp
     assert groups.intake.unread == 0
 
 
-#: The first line of ``rollout_data_dir/3.jsonl`` byte for byte: by verl's Ray trainer, which writes NumPy's booleans as text, and by others.
-VERL_LINE = '{"input": "user\\n1+1=?\\nassistant\\n", "output": "Zwei \\\\boxed{2} – ☃", "gts": "2", "score": 1.0, "step": 3, "acc": "True", "pred": "2"}'
+#: The first line of ``rollout_data_dir/3.jsonl`` byte for byte, by verl's Ray trainer, which writes NumPy's booleans as text.
+VERL_LINE = (
+    '{"input": "user\\n1+1=?\\nassistant\\n", "output": "Zwei \\\\boxed{2} – ☃", "gts": "2", "score": 1.0, "step": 3, '
+    '"acc": "True", "pred": "2"}'
+)
 
 
 def verl_rows():
