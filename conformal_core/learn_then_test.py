@@ -80,7 +80,7 @@ def learn_then_test(
     *,
     risk: StopRisk = "wrong_stop",
     statistic: Statistic = "top_share",
-    starts: int = 1,
+    starts: int | None = None,
 ) -> LearnThenTest:
     r"""Smallest knob that fixed-sequence testing certifies to have risk at most ``delta``.
 
@@ -100,9 +100,9 @@ def learn_then_test(
         The second is the share of wrong answers *among stops*, which no marginal guarantee bounds.
     statistic : {"top_share", "margin"}
         See :func:`conformal_core.lead.lead`.
-    starts : int
-        Number of evenly spaced knobs at which a sequence starts, each at level ``gamma / starts``.  With one, ``wrong_given_stop`` fails at
-        once where the strictest knob stops too few prompts to show anything; several starts pass over that for a smaller level.
+    starts : int, optional
+        Number of evenly spaced knobs at which a sequence starts, each at level ``gamma / starts``.  Default: 1 for ``wrong_stop``, 4 for
+        ``wrong_given_stop``, which with one start fails at once where the strictest knob stops too few prompts to show anything.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def learn_then_test(
     Warns
     -----
     UserWarning
-        If ``n`` prompts without a single error could not pass; the message names the ``n`` that would do.
+        If nothing is certified; where ``n`` prompts without a single error could not pass, the message names the ``n`` that would do.
 
     References
     ----------
@@ -128,16 +128,17 @@ def learn_then_test(
     Examples
     --------
     >>> import numpy as np
-    >>> codes = np.array([[0, 0, 0, 0]] * 58 + [[1, 1, 0, 0]] * 2)
-    >>> o = Outcomes(np.arange(60, dtype=np.uint64), codes == 0, codes=codes, gold=np.zeros(60, np.int64))
+    >>> codes = np.array([[0, 0, 0, 0]] * 118 + [[1, 1, 0, 0]] * 2)
+    >>> o = Outcomes(np.arange(120, dtype=np.uint64), codes == 0, codes=codes, gold=np.zeros(120, np.int64))
     >>> rule = learn_then_test(o, (2, 4), "0.1", "0.1", risk="wrong_given_stop")
     >>> rule.lam, rule.stops, rule.wrong
-    (Fraction(0, 1), 60, 2)
+    (Fraction(0, 1), 120, 2)
     """
     grid = check_grid(grid)
     level, unlucky = as_level(delta), as_level(gamma, "gamma")
     if risk not in get_args(StopRisk):
         raise ValueError(f"risk: got {risk!r}; need one of {get_args(StopRisk)}; because that is what delta bounds")
+    starts = default_starts(risk) if starts is None else starts
     if isinstance(starts, bool) or not isinstance(starts, (int, np.integer)) or starts < 1:
         raise ValueError(f"starts: got {starts!r}; need an integer >= 1; because it counts sequences of tests")
     n = outcomes.n
@@ -147,19 +148,21 @@ def learn_then_test(
     stops, wrong = _path_counts(outcomes, grid, statistic, candidates)
     trials = stops if risk == "wrong_given_stop" else np.full_like(stops, n)
     each = unlucky / int(starts)
-    if not binomial_below(0, n, level, each):
-        warnings.warn(
-            f"n: got {n} calibration prompts; need {certifiable_size(level, each)}; because below that even a rule without an error "
-            f"is not certified at delta = {level}, gamma = {each}, and nothing can stop",
-            UserWarning,
-            stacklevel=2,
-        )
     best = 0
     for j in range(min(int(starts), len(candidates) - 1)):
         at = 1 + j * (len(candidates) - 1) // int(starts)
         while at < len(candidates) and binomial_below(int(wrong[at]), int(trials[at]), level, each):
             best = max(best, at)
             at += 1
+    if not best:
+        need = certifiable_size(level, each)
+        why = "not even a rule without an error" if n < need else "no knob tested"
+        warnings.warn(
+            f"n: got {n} calibration prompts; need {need if n < need else 'fewer wrong stops, or more'}; because {why} is certified at "
+            f"delta = {level}, gamma = {each}, and nothing can stop",
+            UserWarning,
+            stacklevel=2,
+        )
     what = "P(wrong answer | stop)" if risk == "wrong_given_stop" else "P(stop with a wrong answer)"
     return LearnThenTest(
         lam=candidates[best],
@@ -175,6 +178,11 @@ def learn_then_test(
         "prompts and a policy that does not depend on them" + ("" if best else "; no knob passed, so nothing stops"),
         statistic=statistic,
     )
+
+
+def default_starts(risk: StopRisk) -> int:
+    """Sequences of tests: several where a strict knob may stop too few prompts to be certified."""
+    return 4 if risk == "wrong_given_stop" else 1
 
 
 def certifiable_size(delta: Fraction, gamma: Fraction) -> int:

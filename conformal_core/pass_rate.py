@@ -43,7 +43,7 @@ class PassRate(Score):
     def gold_scores(self, outcomes: Outcomes, grid: Sequence[int], u: ArrayLike) -> Floats:
         uniform_row(u, outcomes.n)
         k = np.array(budgets_within(grid, outcomes.width), dtype=np.int64)
-        won = np.cumsum(outcomes.passes & outcomes.live, axis=1)[:, k - 1]
+        won = np.cumsum(outcomes.passes & outcomes.live, axis=1, dtype=np.int32)[:, k - 1]
         return blank_undrawn((k - won) / k, outcomes, grid)
 
     def stop(self, outcomes: Outcomes, k: int, q: float, u: ArrayLike) -> tuple[Bools, Ints]:

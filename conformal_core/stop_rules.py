@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .auto_delta import disjoint_split
 from .lead import Statistic, margin_stop
-from .learn_then_test import LearnThenTest, StopRisk, certifiable_size, learn_then_test
+from .learn_then_test import LearnThenTest, StopRisk, certifiable_size, default_starts, learn_then_test
 from .level import Level, as_level
 from .outcomes import Outcomes
 from .risk_control import RiskControl, risk_control
@@ -72,7 +72,7 @@ class StopOptions:
     def need(self, delta: Level, budgets: int) -> int:
         """Fewest calibration prompts with which the rule can stop anything at level ``delta``."""
         if self.rule == "learn_then_test":
-            return certifiable_size(as_level(delta), self.gamma)
+            return certifiable_size(as_level(delta), self.gamma / default_starts(self.risk))
         least = calibration_need(delta, self.rule, budgets)
         return max(2, 2 * least - 1) if self.rule == "split_ecdf" else least
 

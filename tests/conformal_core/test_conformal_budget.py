@@ -243,6 +243,17 @@ def test_a_score_without_answers_needs_none():
         ({"delta": "0.1", "n_calibration": 8}, r"n_calibration: got 8; need 9;"),
         ({"delta": "0.1", "n_calibration": 28, "multiplicity": "bonferroni"}, r"n_calibration: got 28; need 29;"),
         ({"delta": "0.1", "n_calibration": 8, "multiplicity": "risk_control"}, r"n_calibration: got 8; need 9;"),
+        ({"delta": "0.1", "n_calibration": 8, "multiplicity": "max_score"}, r"n_calibration: got 8; need 9;"),
+        ({"delta": "0.1", "n_calibration": 18, "multiplicity": "max_rank"}, r"n_calibration: got 18; need 19;"),
+        ({"delta": "0.1", "n_calibration": 16, "multiplicity": "split_ecdf"}, r"n_calibration: got 16; need 17;"),
+        ({"delta": "0.1", "n_calibration": 21, "multiplicity": "learn_then_test"}, r"n_calibration: got 21; need 22;"),
+        ({"delta": "0.1", "n_calibration": 28, "multiplicity": "learn_then_test", "gamma": "0.05"}, r"n_calibration: got 28; need 29;"),
+        ({"statistic": "margin"}, r"statistic: got 'margin'; need none;"),
+        ({"multiplicity": "risk_control", "gamma": "0.1"}, r"gamma: got '0.1'; need none;"),
+        ({"multiplicity": "risk_control", "risk": "wrong_stop"}, r"risk: got 'wrong_stop'; need none;"),
+        ({"multiplicity": "risk_control", "statistic": "lead"}, r"statistic: got 'lead'; need one of"),
+        ({"multiplicity": "learn_then_test", "risk": "wrong"}, r"risk: got 'wrong'; need one of"),
+        ({"multiplicity": "learn_then_test", "gamma": "1"}, r"gamma: got '1'; need"),
         ({"n_calibration": 1}, r"n_calibration: got 1; need 2;"),
         ({"n_calibration": 0}, r"n_calibration: got 0; need"),
         ({"recalibrate_every": 0}, r"recalibrate_every: got 0; need"),
@@ -273,3 +284,37 @@ def test_released_rule_is_the_reported_protocol():
     policy.stop_rule = rule([1.0, 1.0], (2, 4))
     unanimous = Outcomes(np.arange(2, dtype=np.uint64), np.zeros((2, 2), bool), codes=np.array([[1, 1], [0, 1]]))
     assert policy.more(unanimous).tolist() == [0, 2]  # at a threshold of 1 it stops on unanimity
+
+
+def test_split_ecdf_takes_its_scale_from_the_prompts_that_chose_delta_or_from_half():
+    auto, fixed = make("mass", multiplicity="split_ecdf"), make("mass", multiplicity="split_ecdf", delta="0.3")
+    for policy in (auto, fixed):
+        policy.calibrate(population(41, 0))
+        assert (policy.stop_rule.n_reference, policy.stop_rule.n) == (20, 21)
+    same = make("mass", multiplicity="split_ecdf", split=False)
+    same.calibrate(population(41, 0))
+    assert (same.stop_rule.n_reference, same.stop_rule.n) == (20, 21) and same.stop_rule.guarantee.startswith("none: ")
+
+
+@pytest.mark.parametrize("statistic", ["top_share", "margin"])
+@pytest.mark.parametrize("kwargs", [{"multiplicity": "risk_control"}, {"multiplicity": "learn_then_test", "risk": "wrong_given_stop"}])
+def test_knob_rules_stop_where_their_calibration_counted_stops(kwargs, statistic):
+    """The rule that was calibrated is the rule that stops: its own count of wrong stops is that of the policy on the same prompts."""
+    policy, table = make(delta="0.3", statistic=statistic, n_calibration=40, **kwargs), population(40, 0)
+    policy.calibrate(table)
+    wrong, _ = policy.audit(table)["false_stop"]
+    rule = policy.stop_rule
+    assert rule.statistic == statistic
+    if kwargs["multiplicity"] == "learn_then_test":
+        assert (wrong, int((policy.committed(table) >= 0).sum())) == (rule.wrong, rule.stops) and rule.stops > 0
+    else:
+        assert Fraction(wrong + 1, 41) <= rule.risk <= rule.delta
+
+
+def test_joint_rules_save_more_than_bonferroni_where_budgets_agree():
+    table, saved = population(120, 0, law=(4.0, 1.0)), {}
+    for rule in ("bonferroni", "max_rank", "max_score", "split_ecdf"):
+        policy = make("mass", multiplicity=rule, delta="0.2", n_calibration=120)
+        policy.calibrate(population(120, 1, law=(4.0, 1.0)))
+        saved[rule] = replay(policy, table).savings
+    assert saved["max_rank"] > saved["bonferroni"] and saved["max_score"] > saved["bonferroni"]

@@ -114,9 +114,12 @@ def test_too_few_prompts_warn_with_the_size_that_would_do():
     with pytest.warns(UserWarning, match=r"^n: got 21 calibration prompts; need 22; because "):
         rule = learn_then_test(outcomes(np.zeros((21, 6), int)), GRID, "0.1", "0.1")
     assert rule.lam == 1 and not rule.attainable and "nothing stops" in rule.guarantee
+    with pytest.warns(UserWarning, match=r"^n: got 60 calibration prompts; need fewer wrong stops, or more; because no knob "):
+        assert learn_then_test(outcomes(np.ones((60, 6), int)), GRID, "0.1", "0.1").lam == 1
     assert learn_then_test(outcomes(np.zeros((22, 6), int)), GRID, "0.1", "0.1").lam == 0
 
 
+@quiet
 def test_several_starts_pass_over_knobs_that_stop_too_few():
     codes = np.zeros((60, 6), int)
     codes[:55, 5] = 1  # five of six: the strictest margins stop five prompts only
