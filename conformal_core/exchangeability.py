@@ -160,7 +160,7 @@ def coverage_test(calibration: ArrayLike, served: ArrayLike, delta: Level) -> Ex
 
     References
     ----------
-    Marques (2025), *Universal distribution of the empirical coverage in split conformal prediction*; Vovk (2012).
+    Marques F., *Universal distribution of the empirical coverage in split conformal prediction*; Vovk (2012).
 
     Examples
     --------

@@ -13,7 +13,7 @@ from scipy.stats import beta, binomtest
 from conformal_core.intervals import mean_interval
 from conformal_core.outcomes import Outcomes
 from conformal_core.replay import replay
-from conformal_core.vote import ConformalVote, FixedVote, VoteRule, adaptive_consistency, calibrate_vote, unanimous_vote
+from conformal_core.vote import ConformalVote, FixedVote, VoteRule, adaptive_consistency, calibrate_vote, unanimous_vote, vote_loss_level
 from conformal_core.vote_report import VoteReport, vote_report
 from conformal_core.vote_statistics import _overtaken, count_votes, settledness
 
@@ -49,6 +49,27 @@ def test_no_leader_never_settles_and_a_leader_beyond_reach_always_does(codes, k,
     np.testing.assert_array_equal(np.isneginf(value), votes.first == votes.second)
     np.testing.assert_array_equal(np.isposinf(value), votes.first - votes.second > 6 - k)
     assert (answer[np.isposinf(value)] == count_votes(codes, 6).answer[np.isposinf(value)]).all()
+
+
+@given(
+    CODES,
+    st.lists(st.integers(0, 2), min_size=6, max_size=6),
+    st.sampled_from(["margin", "share"]),
+    st.sampled_from(["differs", "wrong", "worse"]),
+)
+def test_loss_level_is_the_end_of_the_loss_over_all_knobs(codes, gold, statistic, loss):
+    """max over l >= lam of the loss at l is 1[lam < w], at every knob that can matter and between them."""
+    grid, table = (1, 2, 3, 4, 6), outcomes(codes, gold[: len(codes)])
+    level = vote_loss_level(table, grid, statistic, loss)
+    values = sorted({v for k in grid for v in settledness(codes, k, 6, statistic)[0] if np.isfinite(v)})
+    knobs = [-inf, *values, *(np.add(values[1:], values[:-1]) / 2), inf]
+    final = count_votes(codes, 6).answer
+    envelope = np.zeros(len(codes), bool)
+    for knob in sorted(knobs, reverse=True):
+        answer = FixedVote(grid, statistic, knob).committed(table)
+        wrong = answer != table.gold
+        envelope |= {"differs": answer != final, "wrong": wrong, "worse": wrong & (final == table.gold)}[loss]
+        np.testing.assert_array_equal(envelope, (knob < level) | np.isposinf(level))
 
 
 def test_beta_statistic_is_the_posterior_of_adaptive_consistency():
