@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo demo-short test test-slow lint bench claims verl-dry-run clean
+.PHONY: demo demo-short test test-slow lint bench test-minimal mutants claims verl-dry-run clean
 demo: $(DONE)
 	$(BIN)/python -m experiments demo
 
@@ -24,8 +24,25 @@ lint: $(DONE)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(DONE)
+bench: $(DONE) build/peers/.installed
+	$(BIN)/python -m benchmarks.conformal --out docs/conformal_bench.csv
 	$(BIN)/python -m benchmarks.step_time
+
+build/peers/.installed: $(DONE)
+	$(BIN)/python -m pip install --quiet --no-deps --target build/peers trl-cgrpo==0.2.0 mapie==1.6.0 crepes==0.9.1 torchcp==1.2.1 \
+		scikit-learn==1.9.1 joblib==1.6.0 threadpoolctl==3.8.0 narwhals==2.29.0
+	touch $@
+
+test-minimal: $(DONE)
+	$(BIN)/python tests/minimal.py build/minimal
+
+CORE ?= conformal_core
+mutants: $(DONE) build/mutation/.installed
+	$(BIN)/python -m benchmarks.mutants $(CORE)
+
+build/mutation/.installed: $(DONE)
+	$(BIN)/python -m pip install --quiet --target build/mutation cosmic-ray==8.7.0
+	touch $@
 
 verl-dry-run: $(DONE)
 	DATA=/data $(BIN)/python -W ignore -m carm_verl dry-run +carm=math_4b
