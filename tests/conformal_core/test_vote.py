@@ -4,7 +4,7 @@ from math import comb, inf
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.integrate import quad
@@ -51,9 +51,11 @@ def test_no_leader_never_settles_and_a_leader_beyond_reach_always_does(codes, k,
     assert (answer[np.isposinf(value)] == count_votes(codes, 6).answer[np.isposinf(value)]).all()
 
 
+@example(np.array([[0, 1, 1, 1, 0, 0]]), [0], "margin", "worse")  # a margin of 1 at k = 1 and again, for the other answer, at k = 4
+@example(np.array([[-1] * 6]), [-1], "share", "wrong")  # no answer is never right
 @given(
     CODES,
-    st.lists(st.integers(0, 2), min_size=6, max_size=6),
+    st.lists(st.integers(-1, 2), min_size=6, max_size=6),
     st.sampled_from(["margin", "share"]),
     st.sampled_from(["differs", "wrong", "worse"]),
 )
@@ -67,8 +69,8 @@ def test_loss_level_is_the_end_of_the_loss_over_all_knobs(codes, gold, statistic
     envelope = np.zeros(len(codes), bool)
     for knob in sorted(knobs, reverse=True):
         answer = FixedVote(grid, statistic, knob).committed(table)
-        wrong = answer != table.gold
-        envelope |= {"differs": answer != final, "wrong": wrong, "worse": wrong & (final == table.gold)}[loss]
+        wrong = (answer != table.gold) | (answer < 0)
+        envelope |= {"differs": answer != final, "wrong": wrong, "worse": wrong & (final == table.gold) & (final >= 0)}[loss]
         np.testing.assert_array_equal(envelope, (knob < level) | np.isposinf(level))
 
 
