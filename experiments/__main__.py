@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import demo, simulate
+from . import demo, simulate, train
 from .arena import cli as compare
 
 #: Calibration prompts under ``--short``: with fewer, the realised risk of one calibration scatters too far from delta.
@@ -17,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     """The options; values are checked by :meth:`demo.Settings.check`, not here, so that every refusal reads alike."""
     d = demo.Settings()
     p = argparse.ArgumentParser(prog="python -m experiments", description="Train, compare and report calibrated rollout budgets.")
-    sub = p.add_subparsers(dest="command", required=True, metavar="{demo,report,simulate,compare}")
+    sub = p.add_subparsers(dest="command", required=True, metavar="{demo,report,simulate,compare,train}")
     c = sub.add_parser("demo", help="train one start model under six rollout rules and compare them", formatter_class=_Formatter)
     c.add_argument(
         "--model",
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     r.add_argument("dir", help="folder of the results")
     simulate.add_parser(sub, _Formatter)
     compare.add_parser(sub, _Formatter)
+    train.add_parser(sub, _Formatter)
     a = sub.add_parser("demo-arm")
     a.add_argument("arm")
     a.add_argument("settings", type=Path)
@@ -66,7 +67,12 @@ def _compare_run(args: argparse.Namespace, argv: list[str]) -> None:
 
 
 #: Commands beside ``demo`` and ``report``; a ``ValueError`` of theirs is an option that cannot work.
-OTHERS = {"simulate": lambda args, argv: simulate.main(args), "compare": _compare, "compare-run": _compare_run}
+OTHERS = {
+    "simulate": lambda args, argv: simulate.main(args),
+    "compare": _compare,
+    "compare-run": _compare_run,
+    "train": lambda args, argv: train.main(args),
+}
 
 
 def main(argv: list[str] | None = None) -> int:

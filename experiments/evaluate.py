@@ -1,9 +1,11 @@
-"""Batched sampling without a trainer: which of ``samples`` responses to each problem pass the verifier."""
+"""Batched sampling without a trainer, which responses pass the verifier, and the sampling statistics of both papers."""
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +15,8 @@ from experiments.arithmetic import Problem, reward
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from carm_core import SamplingEstimate
 
 
 def evaluate(
@@ -48,6 +52,33 @@ def evaluate(
     ------
     ValueError : samples, batch or max_new_tokens below 1, or a temperature that is not positive.
     """
+    texts = sample_texts(
+        model, tokenizer, [p["prompt"] for p in problems], samples, batch, seed, temperature=temperature, max_new_tokens=max_new_tokens
+    )
+    passes = np.zeros((len(problems), samples), dtype=bool)
+    for i, (problem, responses) in enumerate(zip(problems, texts, strict=True)):
+        scores = score(completions=responses, answer=[problem["answer"]] * samples)
+        passes[i] = np.asarray(scores, dtype=float) > 0
+    return passes
+
+
+def sample_texts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    samples: int,
+    batch: int = 512,
+    seed: int = 0,
+    *,
+    temperature: float = 1.0,
+    max_new_tokens: int = 8,
+    top_p: float = 1.0,
+    top_k: int = 0,
+) -> list[list[str]]:
+    """``samples`` responses to each prompt, in the order of ``prompts``; arguments and errors as in `evaluate`.
+
+    ``top_k`` (0: off) and ``top_p`` cut the tail of every next-token law before it is sampled, in this order.
+    """
     import torch
 
     for name, value in (("samples", samples), ("batch", batch), ("max_new_tokens", max_new_tokens)):
@@ -55,25 +86,101 @@ def evaluate(
             raise ValueError(f"{name}: got {value}; need an integer >= 1; because something must be sampled")
     if not temperature > 0:
         raise ValueError(f"temperature: got {temperature}; need a number > 0; because logits are divided by it")
-    passes = np.zeros((len(problems), samples), dtype=bool)
-    order = np.argsort([len(problem["prompt"]) for problem in problems], kind="stable")
+    if not 0 < top_p <= 1 or top_k < 0:
+        raise ValueError(f"top_p: got {top_p} with top_k={top_k}; need (0, 1] and >= 0; because they keep the likeliest tokens")
+    texts: list[list[str]] = [[] for _ in prompts]
+    order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
     step = max(1, batch // samples)
     generator = torch.Generator(model.device).manual_seed(seed)
+    law = _Law(temperature, top_p, top_k)
     training = model.training
     model.eval()
     try:
         with torch.inference_mode():
             for start in range(0, len(order), step):
                 rows = order[start : start + step]
-                prompts = [problems[i]["prompt"] for i in rows]
-                tokens = _sample(model, tokenizer, prompts, samples, temperature, max_new_tokens, generator)
-                texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-                answers = [problems[i]["answer"] for i in rows for _ in range(samples)]
-                scores = score(completions=texts, answer=answers)
-                passes[rows] = (np.asarray(scores, dtype=float) > 0).reshape(len(rows), samples)
+                tokens = _sample(model, tokenizer, [prompts[i] for i in rows], samples, law, max_new_tokens, generator)
+                decoded = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+                for j, i in enumerate(rows):
+                    texts[i] = decoded[j * samples : (j + 1) * samples]
     finally:
         model.train(training)
-    return passes
+    return texts
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a model does on a list of examples.
+
+    Parameters
+    ----------
+    n, samples : examples, responses to each.
+    statistics : pass@1 (Ave@samples), unbiased pass@k and all@k, best-of-k and worst-of-k with replacement, each with its interval.
+    majority : for every k, the vote's accuracy with its interval over prompts; empty where responses have no answers to compare.
+    """
+
+    n: int
+    samples: int
+    statistics: tuple[SamplingEstimate, ...]
+    majority: dict[int, tuple[float, float, float]]
+
+    def to_json(self) -> str:
+        """All fields as a JSON object."""
+        rows = [json.loads(s.to_json()) for s in self.statistics]
+        return json.dumps({"n": self.n, "samples": self.samples, "statistics": rows, "majority": self.majority})
+
+
+def statistics(
+    passes: np.ndarray,
+    ks: Sequence[int],
+    codes: np.ndarray | None = None,
+    gold: np.ndarray | None = None,
+    *,
+    delta: str = "0.05",
+    seed: int = 0,
+) -> Measured:
+    """The sampling statistics of ``passes`` (n, samples), and majority votes of the answer codes where there are some.
+
+    Every interval is for the draw of prompts (`carm_core.mean_interval`), at level ``delta`` each.  Sources: CARM, Appendix G;
+    C-GRPO, Section 5.1 (p@1 is Ave@32 at T = 1, p@k a majority vote for mathematics and best-of-k for code).
+
+    >>> import numpy as np
+    >>> m = statistics(np.array([[True, False], [True, True]]), (1, 2))
+    >>> [(s.statistic, s.k, round(s.value, 3)) for s in m.statistics][:3]
+    [('pass', 1, 0.75), ('all', 1, 0.75), ('best', 1, 0.75)]
+    """
+    import carm_core
+
+    n, samples = passes.shape
+    correct = passes.sum(1)
+    names = ("pass", "all", "best", "worst")
+    rows = tuple(carm_core.sampling_estimate(correct, samples, k, name, delta=delta) for k in ks for name in names)
+    majority = {}
+    if codes is not None and gold is not None:
+        for k in ks:
+            votes = carm_core.majority_vote(codes, gold) if k == samples else carm_core.majority_at_k(codes, gold, k, seed=seed)
+            majority[k] = (float(votes.mean()), *carm_core.mean_interval(votes, delta))
+    return Measured(n, samples, rows, majority)
+
+
+@dataclass(frozen=True)
+class _Law:
+    """Next-token law: temperature, then the ``top_k`` likeliest, then the smallest set of mass ``top_p``."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        logits = logits.float() / self.temperature
+        if 0 < self.top_k < logits.shape[-1]:
+            logits = logits.masked_fill(logits < logits.topk(self.top_k).values[..., -1:], float("-inf"))
+        probabilities = logits.softmax(-1)
+        if self.top_p < 1:
+            ordered, index = probabilities.sort(descending=True)
+            dropped = ordered.cumsum(-1) - ordered >= self.top_p
+            probabilities = probabilities.masked_fill(dropped.scatter(-1, index, dropped), 0.0)
+        return probabilities
 
 
 def _sample(
@@ -81,7 +188,7 @@ def _sample(
     tokenizer: PreTrainedTokenizerBase,
     prompts: list[str],
     samples: int,
-    temperature: float,
+    law: _Law,
     max_new_tokens: int,
     generator: torch.Generator,
 ) -> torch.Tensor:
@@ -106,7 +213,7 @@ def _sample(
     live = torch.ones(len(mask), dtype=torch.bool, device=mask.device)
     columns = []
     while True:
-        token = torch.multinomial((logits.float() / temperature).softmax(-1), 1, generator=generator)[:, 0]
+        token = torch.multinomial(law(logits), 1, generator=generator)[:, 0]
         live = live & ~torch.isin(token, ends)
         columns.append(torch.where(live, token, pad))
         if len(columns) == max_new_tokens or not live.any():

@@ -10,6 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from experiments.sandbox import FunctionTests
+from experiments.verifiers.code import pack_tests
+
 from .registry import GYM, Task, task
 from .rows import Example
 
@@ -23,7 +28,8 @@ def load(name: str, source: str | Path | None = None, *, size: int | None = None
 
     Parameters
     ----------
-    name : see `task`; ``reasoning_gym/FAMILY`` and ``additions`` are generated.
+    name : see `task`; ``reasoning_gym/FAMILY`` (settings behind it: ``?max_terms=2&max_digits=1``), ``additions`` and
+        ``small_functions`` are generated.
     source : a hub id, a local folder or file (parquet, JSONL, gzipped JSONL or JSON in the public schema), "hub" for the task's own hub id;
         None takes the copy inside a Python package where there is one, else the hub.
     size, seed : for generated tasks, how many and which.
@@ -36,7 +42,9 @@ def load(name: str, source: str | Path | None = None, *, size: int | None = None
     if not chosen.hub:
         if source is not None:
             raise ValueError(f"source: got {str(source)!r} for {name}; need None; because its rows are generated")
-        return _unique(_additions(size, seed) if name == "additions" else _gym(name.removeprefix(GYM), size, seed), name)
+        generate = {"additions": _additions, "small_functions": _small_functions}.get(name)
+        rows = generate(size, seed) if generate else _gym(name.removeprefix(GYM), size, seed)
+        return _unique(rows, name, generated=True)
     if size is not None:
         raise ValueError(f"size: got {size} for {name}; need None; because it is a fixed data set: cut it with split")
     parse = chosen.parse
@@ -59,12 +67,12 @@ def load(name: str, source: str | Path | None = None, *, size: int | None = None
     return _unique(examples, name)
 
 
-def _unique(examples: Iterable[Example], name: str) -> list[Example]:
+def _unique(examples: Iterable[Example], name: str, *, generated: bool = False) -> list[Example]:
     rows = list(examples)
     found = list({e.key: e for e in reversed(rows)}.values())[::-1]
     if not found:
         raise ValueError(f"source: got no rows for {name}; need at least one; because there is nothing to ask")
-    if len(found) < len(rows):
+    if len(found) < len(rows) and not generated:
         warnings.warn(f"{name}: {len(rows) - len(found)} of {len(rows)} rows repeat an earlier question and are dropped", stacklevel=3)
     return found
 
@@ -135,26 +143,53 @@ def _hub(chosen: Task, repository: str) -> Iterator[dict[str, Any]]:
         yield from table
 
 
+def _gym_rows(family: str, query: str, size: int, seed: int) -> Any:
+    import reasoning_gym
+
+    settings = dict(part.split("=", 1) for part in query.split("&")) if query else {}
+    try:
+        return reasoning_gym.create_dataset(family, size=size, seed=seed, **{k: int(v) for k, v in settings.items()})
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ValueError(f"task: got {GYM}{family}?{query}; need its integer settings, NAME=N&...; because {error}") from None
+
+
 def _additions(size: int | None, seed: int) -> list[Example]:
     from experiments import arithmetic
 
     return [Example(p["prompt"], p["answer"]) for p in arithmetic.make_problems(size or 1000, seed, pool="fresh")]
 
 
+def _small_functions(size: int | None, seed: int) -> list[Example]:
+    """One-line functions of one integer, for models too small for a benchmark; tests as in HumanEval."""
+    forms = {"add": ("{} added to it", "+"), "subtract": ("{} subtracted from it", "-"), "times": ("its product with {}", "*")}
+    made = []
+    for verb, (words, sign) in forms.items():
+        for c in range(2, 400):
+            name = f"{verb}_{c}"
+            prompt = f'def {name}(x):\n    """Return x with {words.format(c)}."""\n'.replace("with its", "as its")
+            lines = [f"    assert candidate({x}) == {x} {sign} {c}" for x in (0, 7, -31, 1000)]
+            tests = FunctionTests("def check(candidate):\n" + "\n".join(lines) + f"\ncheck({name})", (name,), prompt)
+            made.append(Example(prompt, pack_tests(tests, prompt, name), prompt, name))
+    if size is not None and size > len(made):
+        raise ValueError(f"size: got {size} for small_functions; need at most {len(made)}; because there are no more")
+    order = np.random.default_rng(seed).permutation(len(made))[: size or len(made)]
+    return [made[i] for i in order]
+
+
 def _gym(family: str, size: int | None, seed: int) -> Iterator[Example]:
     try:
-        import reasoning_gym
         from reasoning_gym.factory import DATASETS
     except ImportError:
         raise ValueError(
             f"task: got {GYM}{family}; need `pip install 'conformal-carm[tasks]'`; because reasoning_gym is not installed"
         ) from None
+    family, _, query = family.partition("?")
     if family not in DATASETS:
         near = ", ".join(sorted(n for n in DATASETS if n[:4] == family[:4])) or "chain_sum, gsm_symbolic, basic_arithmetic"
         raise ValueError(
             f"task: got {GYM}{family}; need one of its {len(DATASETS)} families such as {near}; because reasoning_gym has no such"
         )
-    for i, entry in enumerate(reasoning_gym.create_dataset(family, size=size or 1000, seed=seed)):
+    for i, entry in enumerate(_gym_rows(family, query, size or 1000, seed)):
         if entry["answer"] is None:
             raise ValueError(f"task: got {GYM}{family}; need a family with one answer; because a scorer alone gives no answer to compare")
         yield Example(entry["question"].strip(), str(entry["answer"]), source_id=f"{family}-{seed}-{i}")

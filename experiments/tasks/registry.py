@@ -70,6 +70,8 @@ _ALL = (
 #: Every task by name; reasoning-gym families are reached as ``reasoning_gym/NAME`` through `load`.
 TASKS: dict[str, Task] = {t.name: t for t in _ALL}
 GYM = "reasoning_gym/"
+#: Generated here, by kind.
+GENERATED = {"additions": "plain", "small_functions": "function"}
 
 
 def task(name: str) -> Task:
@@ -84,6 +86,8 @@ def task(name: str) -> Task:
     """
     if name in TASKS:
         return TASKS[name]
-    if name == "additions" or name.startswith(GYM):
-        return Task(name, "plain" if name == "additions" else "math", rows.competition, "")
-    raise ValueError(f"task: got {name!r}; need one of {', '.join(TASKS)}, additions or {GYM}FAMILY; because no other loader is written")
+    if name in GENERATED or name.startswith(GYM):
+        return Task(name, GENERATED.get(name, "math"), rows.competition, "")
+    raise ValueError(
+        f"task: got {name!r}; need one of {', '.join([*TASKS, *GENERATED])} or {GYM}FAMILY; because no other loader is written"
+    )
