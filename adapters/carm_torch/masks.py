@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from carm_core import Rule, log_ratio, masked_loss
+from carm_core._namespace import detached
 from carm_core.logratio import NonFinite, check_log_ratio, warn_half
 
 from .blocks import GuardedRows, block_size, keep_padded
@@ -38,10 +39,10 @@ def keep_mask(
     >>> keep_mask(new, old, torch.tensor([[1, 1, 0], [1, 1, 1]]), CARM(1.02)).tolist()
     [True, False]
     """
-    if nonfinite == "raise":
-        log_ratio(current.detach(), rollout.detach(), token_mask, clip=clip, nonfinite=nonfinite)
     check_log_ratio(current, rollout, token_mask, clip, nonfinite)
     warn_half(current, rollout)
+    if nonfinite == "raise":
+        log_ratio(current.detach(), rollout.detach(), token_mask, clip=clip, nonfinite=nonfinite)
     arrays, drop = (current.detach(), rollout.detach(), token_mask), nonfinite == "drop"
     if current.dim() == 2 and rule.blockwise and not torch.compiler.is_compiling():
         return keep_padded(rule, *arrays, advantages, clip=clip, drop=drop, block=block_size(current))
@@ -75,7 +76,7 @@ def packed_keep_mask(
     [True, False]
     """
     current, token_mask, advantages = _flatten(current.detach(), token_mask, advantages)
-    rollout = _flat(rollout.detach())
+    rollout = _flat(rollout).detach()
     check_log_ratio(current, rollout, current if token_mask is None else token_mask, clip, nonfinite)
     if rule.blockwise and nonfinite != "raise" and not torch.compiler.is_compiling():
         warn_half(current, rollout)
@@ -123,7 +124,7 @@ def masked_policy_loss(
     >>> loss.backward(); keep.tolist(), new.grad.tolist()
     ([True, False], [[-0.25, -0.25], [0.0, 0.0]])
     """
-    found = log_ratio(current, rollout.detach(), token_mask, clip=clip, nonfinite=nonfinite)
+    found = log_ratio(current, detached(rollout), token_mask, clip=clip, nonfinite=nonfinite)
     keep = rule.keep(found.z, found.live, advantages)
     weights = rule.weights(found.z, found.live, advantages)
     loss = masked_loss(
@@ -174,6 +175,8 @@ def packed_policy_loss(
 
 
 def _flat(x: Tensor) -> Tensor:
+    if x is None:
+        raise ValueError("packed tensors: got None; need (N,) or (1, N); because nothing stands in for log-probabilities")
     if x.dim() == 2 and x.shape[0] == 1:
         return x[0]
     if x.dim() != 1:

@@ -6,6 +6,7 @@ comparing with a margin where not. The library is called on float log-ratios.
 
 import itertools
 import math
+import os
 from fractions import Fraction
 
 import numpy as np
@@ -15,7 +16,10 @@ from hypothesis import strategies as st
 
 from carm_core import (
     CARM,
+    TRM,
     GeoMean,
+    MeanExpAbs,
+    best_of_k,
     carm_bound,
     carm_score,
     clipped_surrogate,
@@ -25,12 +29,17 @@ from carm_core import (
     log_ratio,
     masked_loss,
     max_violations,
+    mean_exp_abs,
+    mean_k1,
+    mean_k2,
+    mean_k3,
     severity_bound,
     signed_mean,
     signed_mean_bound,
+    worst_of_k,
 )
 
-some = settings(max_examples=60, deadline=None)
+some = settings(max_examples=int(os.environ.get("CARM_CLAIM_EXAMPLES", "60")), deadline=None)
 BAND = (0.8, 1.28)
 bands = st.sampled_from([BAND, (0.5, 1.1), (0.9, 3.0), (0.8, 1.25)])
 ratios = st.fractions(min_value=Fraction(1, 20), max_value=20, max_denominator=50)
@@ -308,6 +317,102 @@ def test_equation_3_retained_and_fixed_losses_differ_by_the_retained_token_fract
     fixed = masked_loss(z, A, mask, keep)
     assert fixed == pytest.approx(fraction * masked_loss(z, A, mask, keep, normalize="retained"), rel=1e-12)
     assert keep.any() or fixed == 0.0
+
+
+# ---- relations between the estimators (k1, k2, k3, NeMo-RL's mean, TRM)
+
+
+def phi(a):
+    return a - 1 + math.exp(-a)
+
+
+@some
+@given(responses)
+def test_estimators_geomean_is_mean_k1_and_carm_lies_between_it_and_k2_and_mean_exp_abs(row):
+    z, ones_ = logs(row), ones(row)
+    d = carm_score(z, ones_)[0]
+    assert geomean_score(z, ones_)[0] == abs(mean_k1(z, ones_)[0])
+    assert d <= math.sqrt(2 * mean_k2(z, ones_)[0]) * (1 + 1e-12)
+    assert math.exp(d) <= mean_exp_abs(z, ones_)[0] * (1 + 1e-12)
+    assert mean_exp_abs(z, ones_)[0] == pytest.approx(float(sum(max(r, 1 / r) for r in row) / len(row)), rel=1e-12)
+
+
+@some
+@given(responses)
+def test_estimators_phi_of_carm_is_at_most_mean_k3(row):
+    z = logs(row)
+    k3 = mean_k3(z, ones(row))[0]
+    assert k3 == pytest.approx(math.fsum(float(r - 1) - math.log(r) for r in row) / len(row), rel=1e-9, abs=1e-14)
+    assert phi(carm_score(z, ones(row))[0]) <= k3 + 1e-14
+
+
+@some
+@given(responses, taus)
+def test_estimators_a_small_mean_k3_implies_acceptance_and_nothing_implies_a_small_mean_k3(row, tau):
+    tau = float(tau)
+    if mean_k3(logs(row), ones(row))[0] <= phi(math.log(tau)) * (1 - 1e-9):
+        assert CARM(tau).keep(logs(row), ones(row))[0]
+    T = 500
+    z = np.array([[T * math.log(1.02)] + [0.0] * (T - 1)]) * (1 - 1e-12)
+    assert CARM(1.02).keep(z, np.ones((1, T)))[0]
+    assert mean_k3(z, np.ones((1, T)))[0] == pytest.approx((1.02**T - 1 - T * math.log(1.02)) / T, rel=1e-9)
+
+
+@some
+@given(responses)
+def test_estimators_a_response_that_trm_keeps_has_d_at_most_the_root_of_a_tenth(row):
+    if TRM(0.05).keep(logs(row), ones(row))[0]:
+        assert carm_score(logs(row), ones(row))[0] <= math.sqrt(0.1) * (1 + 1e-12)
+
+
+def test_estimators_trm_and_carm_are_not_nested():
+    flat, spike = np.full((1, 100), 0.3), np.array([[0.4] + [0.0] * 99])
+    for z, by_trm, by_carm in ((flat, True, False), (spike, False, True)):
+        assert (TRM(0.05).keep(z, np.ones(z.shape))[0], CARM(1.02).keep(z, np.ones(z.shape))[0]) == (by_trm, by_carm)
+
+
+def test_estimators_numbers():
+    assert phi(math.log(1.02)) == pytest.approx(1.95e-4, rel=3e-3)
+    assert (1.02**500 - 1 - 500 * math.log(1.02)) / 500 == pytest.approx(39.891, abs=5e-4)
+    seven_and_one = np.array([[0.0] * 7 + [3.0]])
+    assert mean_exp_abs(seven_and_one, np.ones((1, 8)))[0] == pytest.approx(3.386, abs=5e-4)
+    assert math.exp(carm_score(seven_and_one, np.ones((1, 8)))[0]) == pytest.approx(1.455, abs=5e-4)
+
+
+# ---- selection laws
+
+
+@some
+@given(responses, taus)
+def test_mean_exp_abs_keeps_a_subset_of_carm_and_carm_of_geomean_at_one_threshold(row, tau):
+    z, T = logs(row), len(row)
+    nemo = sum((max(r, 1 / r) for r in row), Fraction(0)) <= Fraction(tau) * T
+    assert s_carm_at_most(row, tau) or not nemo
+    kept = [bool(rule(float(tau)).keep(z, ones(row))[0]) for rule in (MeanExpAbs, CARM, GeoMean)]
+    assert kept[2] or not kept[1]
+    if abs(carm_score(z, ones(row))[0] - math.log(tau)) > 1e-12:
+        assert kept[1] or not kept[0]
+        assert kept[1] == s_carm_at_most(row, tau)
+
+
+@some
+@given(responses, st.randoms())
+def test_carm_is_blind_to_reciprocals_of_single_tokens_and_to_their_order(row, random):
+    flipped = [1 / r if random.random() < 0.5 else r for r in row]
+    random.shuffle(flipped)
+    assert carm_score(logs(flipped), ones(row))[0] == pytest.approx(carm_score(logs(row), ones(row))[0], rel=1e-12, abs=1e-15)
+
+
+# ---- Equations 73 and 74
+
+
+@some
+@given(st.integers(1, 16), st.data())
+def test_equations_73_and_74_are_the_expectations_of_best_and_worst_of_k_with_replacement(n, data):
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, 16))
+    p = Fraction(c, n)
+    assert float(best_of_k(c, n, k)) == pytest.approx(float(1 - (1 - p) ** k), abs=1e-14)
+    assert float(worst_of_k(c, n, k)) == pytest.approx(float(p**k), abs=1e-14)
 
 
 # ---- Section 3.3, numbers of the disagreement case
