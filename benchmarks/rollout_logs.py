@@ -178,7 +178,7 @@ def demo_log(args: argparse.Namespace) -> None:
 
     length, each = 120, 20
     engine, _ = models.load("embedded")
-    engine = engine.half().eval()
+    engine = engine.half().float().eval()  # an engine with weights in half precision
     trainer.model.eval()
     torch.manual_seed(0)
     rows = []

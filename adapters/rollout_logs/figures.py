@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from carm_core import cancellation_share, prefix_drift
@@ -24,7 +26,8 @@ _RED, _GREEN = "#c0392b", "#1e8449"
 
 
 def _figure(height: float = 3.2) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(5.2, height), layout="constrained")
+    figure = Figure(figsize=(5.2, height))
+    figure.subplots_adjust(left=0.12, right=0.87, top=0.97, bottom=0.5 / height)
     axes = figure.subplots()
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
@@ -87,7 +90,8 @@ def response_figure(example: Example) -> Figure:
     z = example.z.astype(np.float64)
     drift = prefix_drift(z, np.ones(z.size, np.bool_))
     t, up, down = drift.length, drift.positive, -drift.negative
-    figure = Figure(figsize=(5.2, 3.8), layout="constrained")
+    figure = Figure(figsize=(5.2, 3.8))
+    figure.subplots_adjust(left=0.14, right=0.98, top=0.98, bottom=0.12, hspace=0.12)
     top, bottom = figure.subplots(2, 1, sharex=True)
     top.fill_between(t, up, color=_RED, alpha=0.35, linewidth=0)
     top.fill_between(t, down, color=_GREEN, alpha=0.35, linewidth=0)
@@ -119,6 +123,14 @@ def all_figures(report: Report) -> dict[str, Figure]:
         for i, example in enumerate(e for e in report.masks.examples if e.z.size > 1):
             out[f"response-{i + 1}"] = response_figure(example)
     return out
+
+
+def svg_text(figure: Figure) -> str:
+    """A figure as SVG with its text as text."""
+    out = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()
 
 
 def headline(example: Example) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from html import escape
 from math import expm1
@@ -12,7 +11,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
-from .figures import all_figures, headline
+from .figures import all_figures, headline, svg_text
 from .tokens import Example
 
 if TYPE_CHECKING:
@@ -26,9 +25,8 @@ _FULL_RESPONSES = 3
 
 def svg(figure: Any, prefix: str) -> Markup:
     """A figure as inline SVG that scales with the page; its ids get a prefix, so that several live in one page."""
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
-    text = out.getvalue()[out.getvalue().index("<svg") :]
+    text = svg_text(figure)
+    text = text[text.index("<svg") :]
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r'\1 role="img"', text, count=1)
     text = re.sub(r'id="([^"]+)"', rf'id="{prefix}-\1"', text)

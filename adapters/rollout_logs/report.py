@@ -159,6 +159,8 @@ class Report:
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write report.html, report.json, one CSV a table and one SVG a figure; returns the files."""
+        from .figures import svg_text
+
         root = Path(folder)
         root.mkdir(parents=True, exist_ok=True)
         written = [root / "report.html", root / "report.json"]
@@ -169,7 +171,7 @@ class Report:
             written[-1].write_text(table.csv(), encoding="utf-8")
         for name, figure in self.figures().items():
             written.append(root / f"{name}.svg")
-            figure.savefig(written[-1])
+            written[-1].write_text(svg_text(figure), encoding="utf-8")
         return written
 
 

@@ -1,0 +1,52 @@
+"""Memory does not grow with the text of the logs: a few dozen bytes a response, whatever its length."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.rollout_logs import write_outcomes, write_tokens
+
+PEAK = """
+import resource, sys
+from rollout_logs import audit
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+report = audit(sys.argv[1], what=(sys.argv[2],), jobs=1)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+units = report.budgets.waste.rollouts if report.budgets is not None else report.masks.tokens
+print(units, base, peak)
+"""
+
+
+def peak(folder, what):
+    out = subprocess.run([sys.executable, "-c", PEAK, str(folder), what], check=True, capture_output=True, text=True).stdout
+    units, base, top = map(int, out.split())
+    return units, (top - base) * 1024
+
+
+@pytest.mark.slow
+def test_responses_cost_a_few_dozen_bytes_each(tmp_path):
+    found = []
+    for n in (200_000, 1_000_000):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        write_outcomes(folder, n, files=2)
+        found.append(peak(folder, "budgets"))
+    (small, low), (large, high) = found
+    assert (small, large) == (200_000, 1_000_000)
+    assert (high - low) / (large - small) < 100  # 10^7 responses stay below 1 GB
+
+
+@pytest.mark.slow
+def test_tokens_cost_nothing(tmp_path):
+    found = []
+    for n in (2_000_000, 10_000_000):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        write_tokens(folder, n, files=2)
+        found.append(peak(folder, "masks"))
+    (small, low), (large, high) = found
+    assert large > 4 * small
+    assert (high - low) / (large - small) < 0.5  # bytes a token: 10^9 tokens of 1,000-token responses stay below 1 GB
