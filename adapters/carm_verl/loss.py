@@ -76,7 +76,7 @@ class MaskedPolicyLoss:
         with torch.no_grad():
             z = torch.where(safe, ratio.z, 0.0)
             _, metrics = compute_policy_loss_vanilla(
-                old_log_prob=torch.zeros_like(z), log_prob=z, advantages=torch.where(live, advantages, 0.0), response_mask=response_mask,
+                old_log_prob=torch.zeros_like(z), log_prob=z, advantages=advantages, response_mask=response_mask,
                 loss_agg_mode=loss_agg_mode, config=_counted(config, live, loss_agg_mode),
             )  # fmt: skip
             r, low, high = z.exp(), *_band(config)

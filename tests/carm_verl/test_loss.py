@@ -51,6 +51,7 @@ def test_geomean_keeps_the_row_that_cancels_and_dual_clip_is_verls() -> None:
     # Row 1, A = -1: max(2, 1.28) = 2 (below c = 3), max(0.5, 0.8) = 0.8, 1.
     assert loss.item() == pytest.approx((-(1.01 + 0.99) + 2.0 + 0.8 + 1.0) / 5)
     assert metrics["actor/carm/rejected"] == 0
+    assert metrics["actor/carm/kept_out_of_band"] == pytest.approx(2 / 5)
     new = (new.detach() + torch.tensor([[0.0], [math.log(4.0)]])).requires_grad_()
     loss, metrics = call(actor(policy_loss("no_mask")), old, new, advantages, mask)
     assert loss.item() == pytest.approx((-(1.01 + 0.99) + 3.0 + 2.0 + 3.0) / 5)
@@ -178,6 +179,21 @@ def test_whatever_a_rejected_row_or_a_dead_token_holds_stays_out(value: float) -
     assert bool((grad[5] == 0).all()) and bool((grad[~mask] == 0).all())
     assert all(math.isfinite(x) for x in metrics.values())
     assert metrics["actor/carm/nonfinite"] == (not math.isfinite(value))
+
+
+def test_a_count_that_only_verl_can_give_is_still_demanded() -> None:
+    with pytest.raises(ValueError, match="batch_num_tokens is required"):
+        call(actor(policy_loss(), dp_size=2), *batch(0))
+
+
+def test_rejected_positive_counts_advantages_above_zero_on_live_tokens() -> None:
+    old, new, advantages, mask = hand()
+    far = (new.detach() + 1.0).requires_grad_()
+    for values, positive in (([1.0, 0.0], 1), ([0.0, -1.0], 0), ([2.0, 0.5], 2)):
+        advantages = torch.tensor(values, dtype=torch.float64)[:, None].expand(2, 3).clone()
+        advantages[0, 2] = 9.0
+        _, metrics = call(actor(policy_loss()), old, far, advantages, mask)
+        assert (metrics["actor/carm/rejected"], metrics["actor/carm/rejected_positive"]) == (2, positive)
 
 
 def test_half_precision_is_widened_before_the_subtraction() -> None:
