@@ -9,7 +9,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .level import Level, as_level
+from .level import Level, _count, as_level
 
 __all__ = ["auto_delta", "auto_delta_upper", "disjoint_split"]
 
@@ -119,8 +119,9 @@ def auto_delta_upper(
 
 
 def _clip_bounds(solved: int, n: int, delta_min: Level, delta_max: Level) -> tuple[Fraction, Fraction]:
-    if n < 1 or not 0 <= solved <= n:
-        raise ValueError(f"solved: got {solved} of {n}; need 0 <= solved <= n and n >= 1; because solved/n is the solve rate of n prompts")
+    whole = all(isinstance(x, (int, np.integer)) and not isinstance(x, bool) for x in (solved, n))
+    if not whole or n < 1 or not 0 <= solved <= n:
+        raise ValueError(f"solved: got {solved!r} of {n!r}; need integers 0 <= solved <= n and n >= 1; because solved/n is a share of n")
     low, high = _rational("delta_min", delta_min), _rational("delta_max", delta_max)
     if not 0 < low <= high:
         raise ValueError(f"delta_min: got {delta_min!r} and delta_max {delta_max!r}; need 0 < delta_min <= delta_max; because they clip")
@@ -168,7 +169,7 @@ def disjoint_split(
     >>> (a < 4).sum().item(), (a >= 4).sum().item()
     (2, 1)
     """
-    part = _rational("share", share)
+    part, n = _rational("share", share), _count(n, "n", 0)
     first = int(part * n)
     if not 0 < first < n:
         raise ValueError(f"n: got {n} prompts and share {share}; need a prompt in either part; because each part is estimated from")

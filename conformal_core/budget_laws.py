@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
 
+import numpy as np
+
 from .auto_delta import _rational
 from .level import Level
 from .thresholds import check_grid
@@ -89,7 +91,7 @@ def first_success_mean_k(grid: Sequence[int], j: int | None, solved: Level) -> F
     """
     grid = check_grid(grid)
     share = _rational("solved", solved)
-    if j is not None and (isinstance(j, bool) or j < 1):
+    if j is not None and (isinstance(j, bool) or not isinstance(j, (int, np.integer)) or j < 1):
         raise ValueError(f"j: got {j!r}; need an integer >= 1 or None; because it is the position of a success")
     active = [k for k in grid if j is not None and k > j]
     return active[0] * share + grid[-1] * (1 - share) if active else Fraction(grid[-1])
@@ -122,6 +124,6 @@ def first_success_cdf(j: int, a: Level | int, b: Level | int) -> Fraction:
     ['1/2', '2/3', '3/4']
     """
     shape, other = (Fraction(str(x)) if isinstance(x, float) else Fraction(x) for x in (a, b))
-    if isinstance(j, bool) or j < 0 or shape <= 0 or other <= 0:
+    if isinstance(j, bool) or not isinstance(j, (int, np.integer)) or j < 0 or shape <= 0 or other <= 0:
         raise ValueError(f"j, a, b: got {j}, {a}, {b}; need j >= 0, a > 0, b > 0; because p has a Beta law and j counts responses")
     return 1 - prod(((other + i) / (shape + other + i) for i in range(j)), start=Fraction(1))

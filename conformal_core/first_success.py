@@ -73,11 +73,7 @@ class FirstSuccess(Score):
         if never_stops(q, outcomes, k):
             return nobody(outcomes.n)
         j = first_pass(outcomes)
-        if outcomes.codes is None:
-            answer = np.full(outcomes.n, UNPARSABLE, np.int64)
-        else:
-            answer = outcomes.codes[np.arange(outcomes.n), np.minimum(j, outcomes.width) - 1]
-        return commit((j <= k) & (j / k <= q), answer, outcomes, k)
+        return commit((j <= k) & (j / k <= q), first_answer(outcomes), outcomes, k)
 
 
 def first_pass(outcomes: Outcomes) -> Ints:
@@ -87,3 +83,10 @@ def first_pass(outcomes: Outcomes) -> Ints:
     if not outcomes.width:
         return np.full(outcomes.n, never)
     return np.where(won.any(axis=1), won.argmax(axis=1) + 1, never)
+
+
+def first_answer(outcomes: Outcomes) -> Ints:
+    """Answer code of the first success; -1 where answers have no identity, and anything where nothing passed."""
+    if outcomes.codes is None:
+        return np.full(outcomes.n, UNPARSABLE, np.int64)
+    return np.asarray(outcomes.codes[np.arange(outcomes.n), np.minimum(first_pass(outcomes), outcomes.width) - 1])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .level import Level, as_level, conformal_rank, min_calibration_size
+from .level import Level, _count, as_level, conformal_rank, min_calibration_size
 
 __all__ = ["betabinomial_hits", "clopper_pearson", "coverage_law", "pac_rank", "tied_coverage"]
 
@@ -82,7 +82,7 @@ def betabinomial_hits(m: int, n: int, delta: Level) -> Any:
     rank = _attainable_rank(n, delta)
     from scipy.stats import betabinom  # type: ignore[import-untyped, unused-ignore]
 
-    return betabinom(m, rank, n + 1 - rank)
+    return betabinom(_count(m, "m", 1), rank, n + 1 - rank)
 
 
 def clopper_pearson(x: int, n: int, level: Level = 0.95) -> tuple[float, float]:
@@ -118,8 +118,9 @@ def clopper_pearson(x: int, n: int, level: Level = 0.95) -> tuple[float, float]:
     """
     from scipy.stats import beta  # type: ignore[import-untyped, unused-ignore]
 
-    if not (n >= 1 and 0 <= x <= n):
-        raise ValueError(f"x, n: got {x}, {n}; need 0 <= x <= n and n >= 1; because x counts occurrences in n trials")
+    whole = all(isinstance(c, (int, np.integer)) and not isinstance(c, bool) for c in (x, n))
+    if not (whole and n >= 1 and 0 <= x <= n):
+        raise ValueError(f"x, n: got {x!r}, {n!r}; need integers 0 <= x <= n and n >= 1; because x counts occurrences in n trials")
     tail = float((1 - as_level(level, "level")) / 2)
     low = 0.0 if x == 0 else float(beta.ppf(tail, x, n - x + 1))
     high = 1.0 if x == n else float(beta.isf(tail, x + 1, n - x))

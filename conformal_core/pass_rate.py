@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .first_success import first_pass
-from .outcomes import UNPARSABLE, Outcomes
+from .first_success import first_answer
+from .outcomes import Outcomes
 from .score import Bools, Floats, Ints, Score, blank_undrawn, budgets_within, commit, never_stops, nobody, uniform_row
 
 __all__ = ["PassRate"]
@@ -51,8 +51,4 @@ class PassRate(Score):
         if never_stops(q, outcomes, k):
             return nobody(outcomes.n)
         won = (outcomes.passes & outcomes.live)[:, :k].sum(axis=1)
-        if outcomes.codes is None:
-            answer = np.full(outcomes.n, UNPARSABLE, np.int64)
-        else:
-            answer = outcomes.codes[np.arange(outcomes.n), np.minimum(first_pass(outcomes), outcomes.width) - 1]
-        return commit((k - won) / k <= q, answer, outcomes, k)
+        return commit((k - won) / k <= q, first_answer(outcomes), outcomes, k)

@@ -65,7 +65,13 @@ class AnswerSets:
 
     def contains(self, answers: ArrayLike) -> Bools:
         """``(n,)`` whether the set of each prompt holds the given answer code; a negative code stands for an answer never sampled."""
-        wanted = np.asarray(answers, dtype=np.int64)[:, None]
+        codes = np.asarray(answers)
+        if codes.shape != self.unsampled.shape or (codes.size and codes.dtype.kind not in "iu"):
+            raise ValueError(
+                f"answers: got {codes.dtype} of shape {codes.shape}; need integers {self.unsampled.shape}; "
+                "because each prompt is asked about one answer"
+            )
+        wanted = codes.astype(np.int64)[:, None]
         here = (self.codes == wanted) & (wanted >= 0)
         return np.asarray(np.where(here.any(axis=1), (here & self.member).any(axis=1), self.unsampled))
 

@@ -43,6 +43,8 @@ def test_on_its_own_calibration_set_nine_solved_prompts_exceed_the_threshold():
         (5, 4, {}, "solved"),
         (-1, 4, {}, "solved"),
         (0, 0, {}, "solved"),
+        (1.5, 2, {}, "solved"),
+        (True, 2, {}, "solved"),
         (1, 2, {"epsilon": "-0.1"}, "epsilon"),
         (1, 2, {"epsilon": float("nan")}, "epsilon"),
         (1, 2, {"delta_min": "0"}, "delta_min"),

@@ -56,6 +56,8 @@ def test_refusals() -> None:
         (lambda: first_success_mean_k((4, 2), 1, "1/2"), "grid"),
         (lambda: first_success_cdf(-1, 1, 1), "j, a, b"),
         (lambda: first_success_cdf(1, 0, 1), "j, a, b"),
+        (lambda: first_success_cdf(1.5, 1, 1), "j, a, b"),
+        (lambda: first_success_mean_k(GRID, 1.5, "1/2"), "j"),
     ):
         with pytest.raises(ValueError, match=rf"^{name}: got .*; need .*; because "):
             call()

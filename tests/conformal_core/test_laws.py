@@ -92,3 +92,14 @@ def test_bad_counts(x: int, n: int) -> None:
 def test_bad_pmf(pmf: list[str]) -> None:
     with pytest.raises(ValueError, match=r"^pmf: got "):
         tied_coverage(pmf, 4, "1/2")
+
+
+@pytest.mark.parametrize(("x", "n"), [(1.5, 3), (True, 3), (1, 0), (4, 3), (-1, 3), ("1", 3)])
+def test_intervals_refuse_what_is_not_a_count(x: object, n: object) -> None:
+    with pytest.raises(ValueError, match=r"^x, n: got .*; need integers .*; because "):
+        clopper_pearson(x, n)
+
+
+def test_hits_refuse_what_is_not_a_count() -> None:
+    with pytest.raises(ValueError, match=r"^m: got 1\.5"):
+        betabinomial_hits(1.5, 20, "0.1")

@@ -189,6 +189,21 @@ def test_cells_that_were_not_drawn_are_never_read(score: Score) -> None:
         assert np.isnan(score.gold_scores(o, (2, 3), [0.5])).all()
 
 
+@each_score
+def test_a_long_table_is_the_sum_of_its_parts(score: Score) -> None:
+    """Rows are worked through in blocks of 2**17 cells; no block boundary shows."""
+    n, width = 2**17 // 8 * 2 + 5, 8
+    rng = np.random.default_rng(0)
+    codes = rng.integers(-1, 3, (n, width))
+    o = Outcomes(np.arange(n), codes == 0, codes=codes, gold=np.zeros(n, int))
+    u, grid = rng.random(n), (1, 3, 8)
+    whole, (stop, committed) = score.gold_scores(o, grid, u), score.stop(o, 8, 0.5, u)
+    for rows in np.array_split(np.arange(n), 7):
+        np.testing.assert_array_equal(score.gold_scores(o.take(rows), grid, u[rows]), whole[rows])
+        part = score.stop(o.take(rows), 8, 0.5, u[rows])
+        assert (part[0] == stop[rows]).all() and (part[1] == committed[rows]).all()
+
+
 def test_unparsable_gold_equals_no_answer() -> None:
     o = Outcomes([1], np.zeros((1, 2), bool), codes=np.array([[-1, -1]]), gold=np.array([-1]))
     for score in SCORES:

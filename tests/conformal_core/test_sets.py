@@ -117,6 +117,8 @@ def test_bad_input_is_refused() -> None:
         (lambda: inclusive_set(table[0], 2, 0.5), "codes"),
         (lambda: mass_above_set(table + 0.5, 2, 0.5), "codes"),
         (lambda: released_set(table, 2, 0.5, table), "ties"),
+        (lambda: inclusive_set(table, 2, 0.5).contains([1]), "answers"),
+        (lambda: inclusive_set(table, 2, 0.5).contains([0.5, 1.0]), "answers"),
     ):
         with pytest.raises(ValueError, match=f"^{name}: got .*; need .*; because "):
             call()
