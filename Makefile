@@ -27,6 +27,7 @@ lint: $(DONE)
 bench: $(DONE) build/peers/.installed
 	$(BIN)/python -m benchmarks.conformal --out docs/conformal_bench.csv
 	$(BIN)/python -m benchmarks.step_time
+	$(BIN)/python -W ignore -m benchmarks.masks --out docs/masks.csv
 
 build/peers/.installed: $(DONE)
 	$(BIN)/python -m pip install --quiet --no-deps --target build/peers trl-cgrpo==0.2.0 mapie==1.6.0 crepes==0.9.1 torchcp==1.2.1 \
