@@ -43,8 +43,8 @@ class Verifier:
     gold: Callable[[str], str | None]
 
 
-def verifier(kind: str, options: Any = None, max_tests: int | None = None) -> Verifier:
-    """The verifier of a kind of task; ``options`` is the `Runner` for code, by default a sandbox on this machine."""
+def verifier(kind: str, runner: Any = None, max_tests: int | None = None) -> Verifier:
+    """The verifier of a kind of task; ``runner`` is the `Runner` for code, by default a sandbox on this machine."""
     if kind == "plain":
         from . import arithmetic
 
@@ -55,7 +55,7 @@ def verifier(kind: str, options: Any = None, max_tests: int | None = None) -> Ve
         return Verifier(verifiers.math_reward, verifiers.answer_code, verifiers.canonical)
     if kind == "choice":
         return Verifier(verifiers.choice_reward, verifiers.chosen, str)
-    return Verifier(verifiers.CodeReward(options, max_tests), None, lambda _: None)
+    return Verifier(verifiers.CodeReward(runner, max_tests), None, lambda _: None)
 
 
 def small(experiment: Experiment, model: str) -> Experiment:
@@ -309,6 +309,12 @@ def _lora(lora: configs.Lora | None) -> Any:
     )
 
 
+def _runner(where: str) -> Any:
+    from .sandbox import Sandbox, SandboxFusion
+
+    return SandboxFusion(where) if "://" in where else Sandbox(isolation=where)
+
+
 def add_parser(sub: Any, formatter: Any) -> None:
     """The ``train`` sub-command."""
     c = sub.add_parser("train", help="train from a configuration of the papers, or your own", formatter_class=formatter)
@@ -321,7 +327,9 @@ def add_parser(sub: Any, formatter: Any) -> None:
     c.add_argument("--out", metavar="DIR", help="folder of the results; default: runs/NAME")
     c.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="repeatable; e.g. budget.rule='\"fixed\"'")
     c.add_argument("--report", metavar="NAME", help="open the sealed test split after training, once under this name, and measure on it")
-    c.add_argument("--unsafe", action="store_true", help="run model-written code without a sandbox")
+    c.add_argument(
+        "--sandbox", default="namespaces", metavar="namespaces|unsafe|URL", help="where model-written code runs; URL of a SandboxFusion"
+    )
 
 
 def main(args: argparse.Namespace) -> None:
@@ -341,11 +349,7 @@ def main(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and not value > 0:
             raise ValueError(f"{name}: got {value}; need a number > 0; because it limits training")
-    runner = None
-    if args.unsafe:
-        from .sandbox import Sandbox
-
-        runner = Sandbox(isolation="unsafe")
+    runner = _runner(args.sandbox) if task(experiment.data.task).kind in ("function", "program") else None
     out = Path(args.out or f"runs/{experiment.name}")
     result = train(
         experiment, out, max_steps=args.max_steps, max_seconds=args.max_seconds, seed=args.seed, report=args.report, runner=runner

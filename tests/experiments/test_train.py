@@ -27,7 +27,7 @@ def test_batches_of_the_papers(tmp_path, world):
 
 
 def test_processes_that_would_cut_a_group_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="update.prompts: got 4 on 3 processes; need a multiple of 3"):
+    with pytest.raises(ValueError, match=r"update\.prompts: got 4 on 3 processes; need a multiple of 3"):
         arguments(CGRPO, tmp_path, None, cpu=False, world=3, seed=0)
 
 
@@ -42,7 +42,7 @@ def test_policies():
 
 @pytest.mark.parametrize("setting", ["budget.rule", "budget.rule=fixed", "name.x=1", "=1", "budget.nothing=1"])
 def test_settings_that_cannot_be_read(setting):
-    with pytest.raises(ValueError, match="; need .*; because "):
+    with pytest.raises(ValueError, match=r"; need .*; because "):
         override(CGRPO, [setting])
 
 
