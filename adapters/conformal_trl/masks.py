@@ -102,8 +102,11 @@ class MaskMonitor:
 
     def observe(
         self, z: torch.Tensor, mask: torch.Tensor, keep: torch.Tensor, passed: torch.Tensor, dropped: torch.Tensor
-    ) -> tuple[dict[str, float], torch.Tensor]:
-        """Metrics of one micro-batch over all ranks, and the d scores of its responses.  A collective."""
+    ) -> tuple[dict[str, float], torch.Tensor, int, int]:
+        """Metrics of one micro-batch over all ranks, the finite d scores of its responses, and how many there were and were rejected.
+
+        A collective.
+        """
         scores = carm_core.response_scores(z, mask)
         counted = scores.length > 0
         rejected = counted & ~keep
@@ -126,7 +129,7 @@ class MaskMonitor:
             for name, level in zip(("p50", "p90", "p99", "max"), levels, strict=True):
                 metrics[f"mask/d_{name}"], metrics[f"mask/s_{name}"] = level, math.exp(min(level, CLIP))
         self._speak(n, out, z, mask, keep, passed)
-        return metrics, d
+        return metrics, d, int(n), int(out)
 
     def _speak(self, n: float, out: float, z: torch.Tensor, mask: torch.Tensor, keep: torch.Tensor, passed: torch.Tensor) -> None:
         if n and not self.looked:

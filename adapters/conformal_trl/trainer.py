@@ -446,7 +446,7 @@ class CGRPOTrainer(GRPOTrainer):
         if old is not None and self.args.objective == "trl":
             # TRL forms exp(log pi_theta - log pi_old) of every row, then multiplies by this factor: what overflows there would be NaN here.
             base, moved = guarded_base(old, current, mask)
-            old.copy_(base)
+            old.copy_(torch.where(moved & ~keep[:, None], current, base))  # so that no KL term is corrected by such a ratio either
             factor = torch.where(moved, 0.0, factor)
         if self.args.response_mask_normalize == "retained":
             factor = factor * self._retained(factor, mask)
@@ -465,10 +465,10 @@ class CGRPOTrainer(GRPOTrainer):
         return self._micro["window_rows"] / kept[0].clamp(min=1.0)
 
     def _observe(self, z: torch.Tensor, mask: torch.Tensor, keep: torch.Tensor, dropped: torch.Tensor) -> None:
-        metrics, d = self._monitor.observe(z, mask, keep, self._micro["passed"], dropped)
+        metrics, d, counted, rejected = self._monitor.observe(z, mask, keep, self._micro["passed"], dropped)
         record = self.ledger.current
-        record["masked"] += round(metrics["mask/seq_masked_fraction"] * d.numel())
-        record["masked_of"] += d.numel()
+        record["masked"] += rejected
+        record["masked_of"] += counted
         share = max(1, _MAX_D_SCORES // (self.args.steps_per_generation * self.num_iterations))  # of every pass alike
         record["d_scores"].extend(d[:share].tolist())
         band = (1 - self.epsilon_low, 1 + self.epsilon_high)

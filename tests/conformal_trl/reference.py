@@ -25,7 +25,7 @@ class Weighed:
 
 
 def logps_and_entropy(model, prompt, completion, temperature=1.0):
-    logits = model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1].float() / temperature
+    logits = model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1] / temperature
     table = torch.log_softmax(logits, -1)
     return table.gather(1, torch.tensor(completion)[:, None])[:, 0], -(table.exp() * table).sum(-1)
 
@@ -36,10 +36,15 @@ def vespo_weight(log_ratio, advantage, args):
     return math.exp(lam + k * log_w - lam * math.exp(log_w))
 
 
+def importance(args, logps, old):
+    """Ratio of each token, or of the response at each token."""
+    log_ratio = logps - old
+    return torch.exp(log_ratio if args.importance_sampling_level == "token" else log_ratio.mean().expand_as(log_ratio))
+
+
 def policy_terms(args, logps, old, advantage):
     """Per-token loss of one response."""
-    log_ratio = logps - old
-    weight = torch.exp(log_ratio if args.importance_sampling_level == "token" else log_ratio.mean().expand_as(log_ratio))
+    log_ratio, weight = logps - old, importance(args, logps, old)
     low, high = args.epsilon, args.epsilon if args.epsilon_high is None else args.epsilon_high
     if args.loss_type == "cispo":
         return -weight.clamp(max=high).detach() * advantage * logps
@@ -73,6 +78,7 @@ def window_loss(model, args, micro_batches, generation_tokens, rule=None, retain
             if row.ref is not None:
                 gap = torch.tensor(row.ref)[live] - logps
                 kl = args.beta * (torch.exp(gap) - gap - 1)
+                kl = kl * importance(args, logps, old) if args.use_bias_correction_kl else kl
             sums.append((term, kl, entropy, keep))
         parts.append(sums)
     share = args.gradient_accumulation_steps / args.steps_per_generation
