@@ -72,7 +72,7 @@ class MaskedPolicyLoss:
             config=_counted(config, live, loss_agg_mode),
         )
         if settings.normalize == "retained":
-            loss = loss * _live_per_kept(ratio.length, keep, loss_agg_mode)
+            loss = loss * _live_per_kept(ratio.length, keep, loss_agg_mode).to(loss.dtype)
         with torch.no_grad():
             z = torch.where(safe, ratio.z, 0.0)
             _, metrics = compute_policy_loss_vanilla(
@@ -127,4 +127,4 @@ def _live_per_kept(length: Tensor, keep: Tensor, loss_agg_mode: str) -> Tensor:
         raise ValueError("loss_agg_mode: got 'token-sum'; need a mean; because normalize=retained changes a denominator and it has none")
     weight = (length > 0).double() if loss_agg_mode in _SEQUENCE_MODES else length.double()
     kept = torch.where(keep, weight, 0.0).sum()
-    return (weight.sum() / kept.clamp(min=1)).float()
+    return weight.sum() / kept.clamp(min=1)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
+from verl.utils.import_utils import load_extern_object
 
 from carm_core import CARM
+from carm_verl import rewards
 from carm_verl.__main__ import main
 from carm_verl.dry_run import dry_run
 
@@ -104,3 +106,12 @@ def test_losses_lists_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
         "carm", "carm_negative", "geomean", "trm", "opsm", "no_mask",
     ]  # fmt: skip
+
+
+def test_the_reward_that_the_recipe_names_is_found_by_verl_and_graded_by_math_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = dry_run(["+carm=math_4b"]).config["reward"]["custom_reward_function"]
+    score = load_extern_object(where["path"], where["name"])
+    seen = []
+    monkeypatch.setattr(rewards, "compute_score", lambda response, gold: seen.append((response, gold)) or 1)
+    assert score(data_source="math_dapo", solution_str=r"so \boxed{3}", ground_truth="3", extra_info={}, reward_router_address=None) == 1.0
+    assert seen == [(r"so \boxed{3}", "3")]
