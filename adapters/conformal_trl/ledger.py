@@ -15,6 +15,7 @@ COUNTS = (
     "kept",  # of these, responses the policy kept
     "trained",  # of these, responses that entered the update (after pruning)
     "calibration",  # responses sampled for calibration only
+    "calibration_extra",  # of the generated ones, those drawn only so that a score is known: they train like any other
     "generated_tokens",
     "trained_tokens",
     "calibration_tokens",
@@ -97,9 +98,9 @@ class Ledger:
 
     @property
     def calibration_share(self) -> float:
-        """Calibration rollouts over all rollouts so far."""
-        calibration, generated = (sum(r[name] for r in self.history) for name in ("calibration", "generated"))
-        return calibration / max(calibration + generated, 1)
+        """Rollouts drawn for calibration, on prompts of its own or of training, over all rollouts so far."""
+        calibration, extra, generated = (sum(r[n] for r in self.history) for n in ("calibration", "calibration_extra", "generated"))
+        return (calibration + extra) / max(calibration + generated, 1)
 
     def totals(self) -> dict[str, Any]:
         """Sums over the run, ``seconds_other``, ``seconds_total``, and ``audit`` as ``{event: [occurred, trials]}``."""

@@ -244,6 +244,7 @@ class CGRPOTrainer(GRPOTrainer):
         advantages, varies = self._advantages(groups, outcomes, kept)
         policy.update(outcomes)
         record["policy"] = {name: float(value) for name, value in policy.metrics().items()}
+        extra = record["policy"].get("calibration_extra_share", 0.0)
         rows = self._rows_that_train(groups, kept, advantages, varies)
         responses = [r for g in groups for r in g.responses]
         totals = [r.total for r in responses if not math.isnan(r.total)]
@@ -251,6 +252,7 @@ class CGRPOTrainer(GRPOTrainer):
             prompts=len(groups),
             generated=len(responses),
             generated_tokens=sum(r.tokens for r in responses),
+            calibration_extra=round(extra * len(responses)) if math.isfinite(extra) else 0,
             kept=int(kept.sum()),
             trained=len(rows),
             trained_tokens=sum(row.response.tokens for row in rows),

@@ -14,7 +14,6 @@ from peft import LoraConfig
 from trl import GRPOTrainer
 from trl.generation import vllm_generation
 
-from conformal_core import SignalBudget
 from conformal_trl import CGRPOConfig, CGRPOTrainer, advantages
 from conformal_trl.engines import importance_ratio
 from tests.conformal_trl.reference import logps_and_entropy
@@ -303,11 +302,3 @@ def test_the_preset(tmp_path):
     assert (config.objective, config.beta, config.degenerate_tokens, config.learning_rate) == ("cgrpo", 0.1, 5, 2e-6)
     with pytest.raises(ValueError, match=r"entropy_coef: got 0.1; need 0.0; because Eq. 10-11"):
         CGRPOConfig.paper(output_dir=str(tmp_path), use_cpu=True, bf16=False, entropy_coef=0.1)
-
-
-def test_signal_calibrates_from_the_stream_at_no_cost(model, tokenizer, dataset, make_config):
-    policy = SignalBudget((2, 4), delta="0.2", share=0.5, seed=2)
-    trainer = CGRPOTrainer(model, reward, make_config(4, 6, max_steps=4), dataset, processing_class=tokenizer, rollout_policy=policy)
-    trainer.train()
-    assert trainer.ledger.calibration_share == 0
-    assert all(h["rollouts/calibration_share"] == 0 for h in trainer.state.log_history if "rollouts/generated" in h)
