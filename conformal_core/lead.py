@@ -98,7 +98,7 @@ def margin_stop(
     Raises
     ------
     ValueError
-        If there are no answer codes, or for another ``statistic``.
+        If there are no answer codes, ``lam`` is below 0, or for another ``statistic``.
 
     Examples
     --------
@@ -110,10 +110,12 @@ def margin_stop(
     [True, False]
     """
     codes, lam = answer_codes(outcomes), Fraction(lam)
+    if lam < 0:
+        raise ValueError(f"lam: got {lam}; need a number >= 0; because at 0 any unique leader stops and below it so would none")
     if k > outcomes.width:
         return np.zeros(outcomes.n, np.bool_), np.full(outcomes.n, UNPARSABLE, np.int64)
     size, answer = lead(codes, k, statistic)
-    stop = (size * lam.denominator > lam.numerator * k) & (size > 0) & (outcomes.drawn >= k)
+    stop = (size * lam.denominator > lam.numerator * k) & (outcomes.drawn >= k)
     return stop, np.where(stop, answer, UNPARSABLE)
 
 

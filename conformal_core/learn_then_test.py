@@ -152,7 +152,7 @@ def learn_then_test(
     for j in range(min(int(starts), len(candidates) - 1)):
         at = 1 + j * (len(candidates) - 1) // int(starts)
         while at < len(candidates) and binomial_below(int(wrong[at]), int(trials[at]), level, each):
-            best = max(best, at)
+            best = at
             at += 1
     if not best:
         need = certifiable_size(level, each)

@@ -106,6 +106,7 @@ def test_refusals():
     o = outcomes(np.zeros((3, 6), np.int64))
     for call, name in (
         (lambda: lead(o.codes, 2, "best"), "statistic"),
+        (lambda: margin_stop(o, 2, Fraction(-1, 9)), "lam"),
         (lambda: margin_stop(Outcomes(o.prompt_ids, o.passes), 2, Fraction(1)), "outcomes.codes"),
         (lambda: list(stop_intervals(o.prefix(3), GRID)), "outcomes.drawn"),
         (lambda: risk_control(o, GRID, "0.5", "best"), "statistic"),

@@ -91,6 +91,7 @@ def test_an_answer_without_a_leader_never_stops() -> None:
     sure = Outcomes(np.arange(9), codes == 0, codes=np.zeros((9, 2), int), gold=np.zeros(9, int))
     assert not select_stops(sure, o, 2, "0.9").selected.any()
     assert select_stops(sure, sure, 2, "0.9").selected.all()
+    assert select_stops(o, o, 2, "0.9").p_values.tolist() == [1.0] * 9  # and counts as wrong, whichever answer came first
 
 
 def test_refusals_and_what_is_out_of_reach() -> None:

@@ -49,6 +49,7 @@ def test_weighted_coverage_under_drift_is_at_least_the_bound(drift: list[list[in
 
 def test_reductions() -> None:
     assert nonexchangeable_bound("0.1", [1] * 5, [0] * 5) == tv_shift_bound("0.1", 0) == Fraction(9, 10)
+    assert nonexchangeable_bound("0.1", [1, "1/2"], ["0.2", "0.4"]) == Fraction(9, 10) - Fraction(4, 10) / Fraction(5, 2)
     assert tv_shift_bound("0.5", "0.9") == 0
     assert total_variation([1, 0], [0, 1]) == 1
 
