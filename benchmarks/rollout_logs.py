@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
+#: Adam's first step is proportional to the learning rate, so these shares of it are steps at 2e-6, 1e-5 and 3e-5.
+SHARES = (0.01, 0.05, 0.15)
 DATA = Path(__file__).resolve().parents[1] / "adapters" / "rollout_logs" / "data"
 
 
@@ -173,8 +175,9 @@ def demo_log(args: argparse.Namespace) -> None:
         trainer.train()
         tables = [pq.read_table(p) for p in sorted(Path(name, "completions").glob("*.parquet"))]
     DATA.mkdir(exist_ok=True)
-    table = pa.concat_tables(tables).replace_schema_metadata(None)
-    pq.write_table(table, DATA / "completions.parquet", compression="zstd", compression_level=19)
+    if not args.only_tokens:
+        table = pa.concat_tables(tables).replace_schema_metadata(None)
+        pq.write_table(table, DATA / "completions.parquet", compression="zstd", compression_level=19)
 
     length, each = 120, 20
     engine, _ = models.load("embedded")
@@ -195,11 +198,11 @@ def demo_log(args: argparse.Namespace) -> None:
                 rollout.append(logp.gather(1, token))
                 sequence = torch.cat([sequence, token], 1)
             drawn = sequence[:, len(prompt) :]
-            both = []
-            for snapshot in weights:
-                trainer.model.load_state_dict(snapshot)
+            logps = {}
+            for share in (0.0, *SHARES):
+                trainer.model.load_state_dict({name: w + share * (weights[1][name] - w) for name, w in weights[0].items()})
                 logp = torch.log_softmax(trainer.model(sequence).logits[:, len(prompt) - 1 : -1].float(), -1)
-                both.append(logp.gather(2, drawn[:, :, None])[:, :, 0])
+                logps[share] = logp.gather(2, drawn[:, :, None])[:, :, 0]
             texts = [[tokenizer.decode([t]) for t in row] for row in drawn.tolist()]
             rewards = np.array(arithmetic.reward(["".join(text) for text in texts], [problem["answer"]] * each), np.float64)
             for k in range(each):
@@ -207,15 +210,15 @@ def demo_log(args: argparse.Namespace) -> None:
                     {
                         "tokens": texts[k],
                         "rollout_logprobs": torch.cat(rollout, 1)[k].tolist(),
-                        "old_logprobs": both[0][k].tolist(),
-                        "current_logprobs": both[1][k].tolist(),
+                        "old_logprobs": logps[0.0][k].tolist(),
+                        "current_logprobs": logps[SHARES[k % len(SHARES)]][k].tolist(),
                         "reward": rewards[k],
                         "advantage": rewards[k] - rewards.mean(),
                     }
                 )
     lists, text = pa.list_(pa.float32()), pa.list_(pa.string())
-    logps = [(name, lists) for name in ("rollout_logprobs", "old_logprobs", "current_logprobs")]
-    schema = pa.schema([("tokens", text), *logps, ("reward", pa.float64()), ("advantage", pa.float64())])
+    columns = [(name, lists) for name in ("rollout_logprobs", "old_logprobs", "current_logprobs")]
+    schema = pa.schema([("tokens", text), *columns, ("reward", pa.float64()), ("advantage", pa.float64())])
     pq.write_table(pa.Table.from_pylist(rows, schema), DATA / "tokens.parquet", compression="zstd", compression_level=19)
     for path in sorted(DATA.glob("*.parquet")):
         print(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB, {pq.read_metadata(path).num_rows:,} rows")
@@ -234,6 +237,7 @@ def main(argv: list[str] | None = None) -> None:
     speed.set_defaults(run=throughput)
     demo = commands.add_parser("demo-log")
     demo.add_argument("--steps", type=int, default=40)
+    demo.add_argument("--only-tokens", action="store_true", help="leave the completions as they are; the tokens need two steps")
     demo.set_defaults(run=demo_log)
     args = parser.parse_args(argv)
     args.run(args)

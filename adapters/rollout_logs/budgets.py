@@ -235,8 +235,8 @@ def audit_budgets(
     empty = BudgetAudit(waste, width, chosen, str(delta), 0, 0, recalibrate_every, per_step)
     if width < 2 or fits.size < 2:
         unknown.append(
-            "What another budget would do: the groups hold fewer than 2 responses (no group structure in these logs, or one "
-            "response a prompt)."
+            f"What another budget would do: {fits.size:,} of {groups.n:,} groups hold {max(width, 2)} responses (sizes "
+            f"{dict(waste.sizes)})."
         )
         return replace(empty, unknown=tuple(unknown))
     if fits.size < groups.n or groups.size.max() > width:

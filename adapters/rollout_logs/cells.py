@@ -47,14 +47,14 @@ def as_floats(batch: Batch, path: str, file: str, intake: Intake, *, missing: st
         for i, cell in enumerate(as_list(column)):
             number = _number(cell)
             if number is None:
-                intake.report(file, batch.first + i, path, f"no number: {str(cell)[:40]!r}")
+                intake.report(file, batch.row(i), path, f"no number: {str(cell)[:40]!r}")
             else:
                 values[i] = number
     if missing is not None:
         for i in np.flatnonzero(np.isnan(values)):
             cell = None if column is None else (column[int(i)].as_py() if is_array(column) else column[int(i)])
             if cell is None or (isinstance(cell, float) and cell != cell):
-                intake.report(file, batch.first + int(i), path, missing)
+                intake.report(file, batch.row(int(i)), path, missing)
     return values
 
 

@@ -42,7 +42,7 @@ class _DefaultToAudit(TyperGroup):
     """``rollout-audit FOLDER`` is ``rollout-audit audit FOLDER``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
+        if args and args[0] not in {*self.commands, "--help", "--install-completion", "--show-completion"}:
             args = ["audit", *args]
         return super().parse_args(ctx, args)
 
@@ -304,7 +304,7 @@ def demo_command(
     everything: All = False,
     browser: Annotated[bool, typer.Option("--open", help="Open the HTML report in the browser.")] = False,
 ) -> None:
-    """The audit of a small log that ships with the package: 40 steps of a real run, and 400 responses token by token.
+    """The audit of a small log that ships with the package: 40 steps of a real run, and 200 responses token by token.
 
     Example: rollout-audit demo --html demo.html
     """

@@ -165,19 +165,23 @@ def read_groups(
     """:func:`load_groups` for files already planned; ``intake`` is added to."""
     mine = [p for p in plans if p.schema.has_outcomes]
     parts: list[Responses] = []
-    trl = any(p.schema.framework == "trl" for p in mine)
+    windows: list[Responses] = []
     for i, (part, met) in enumerate(parallel(read_responses, mine, jobs)):
         intake.merge(met)
         if part is not None:
-            parts.append(part)
+            (windows if mine[i].schema.framework == "trl" else parts).append(part)
         if progress is not None:
             progress(mine[i].log.path, i + 1, len(mine))
+    if windows:
+        parts.append(_without_repeats(concatenate(windows), intake))
+        del windows
     if not parts:
         return None
     responses = concatenate(parts)
+    for name in ("answer", "gold", "advantage", "length"):
+        if getattr(responses, name) is None and any(getattr(p, name) is not None for p in parts):
+            intake.note(f"{name}: only some files have it, so it is used for none; audit them apart")
     del parts
-    if trl:
-        responses = _without_repeats(responses, intake)
     return group_responses(responses, intake, pass_threshold)
 
 
@@ -222,6 +226,7 @@ def _threshold(r: Responses, given: float | None, intake: Intake) -> NDArray[np.
         if known.all():
             intake.note("passed: as logged (at least 0.5)")
             return np.asarray(r.passed >= 0.5)
+    threshold = given
     verdict = r.reward if r.reward is not None else r.advantage if r.passed is None else r.passed
     assert verdict is not None
     if given is None:
@@ -232,7 +237,7 @@ def _threshold(r: Responses, given: float | None, intake: Intake) -> NDArray[np.
         if what == "advantage":
             intake.note("no rewards: a group without spread in its advantages cannot be told solved from unsolved")
     passes = np.asarray(verdict > given)
-    if r.passed is not None:
+    if r.passed is not None and threshold is None:
         passes = np.where(np.isnan(r.passed), passes, r.passed >= 0.5)
     return passes
 

@@ -36,6 +36,10 @@ class Batch:
     n: int
     columns: Mapping[str, Any]
 
+    def row(self, i: int) -> int:
+        """The row of the file (from 1) that entry ``i`` comes from."""
+        return int(self.columns["\0row"][i]) if "\0row" in self.columns else self.first + i
+
     def get(self, path: str) -> Any:
         """The column at a dotted path (a struct's field), or None where the batch has no such column."""
         name = path if path in self.columns else path.split(".")[0]

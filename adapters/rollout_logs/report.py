@@ -83,6 +83,9 @@ class Report:
             out += budget_unknown(self.budgets, self.gpu_hours)
         if self.masks is not None:
             out += self.masks.unknown
+            out.append(
+                "How training under another mask would have developed: the decisions are replayed on these responses, nothing is trained."
+            )
         elif "masks" in self.intakes:
             out.append(
                 "Masks: no file holds token-level log-probabilities of both the trainer and the rollout engine (a parquet "

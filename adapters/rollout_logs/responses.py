@@ -205,7 +205,7 @@ def _columns(batch: Batch, plan: Plan, intake: Intake) -> Responses:
         unknown = np.isnan(each).all(axis=0)
         reward = np.where(unknown, np.nan, np.nansum(np.where(unknown, 0.0, each), axis=0)).astype(np.float32)
         for i in np.flatnonzero(unknown):
-            intake.report(file, batch.first + int(i), " + ".join(schema.rewards), "no reward")
+            intake.report(file, batch.row(int(i)), " + ".join(schema.rewards), "no reward")
     else:
         reward = floats("reward", None if "passed" in c else "no reward")
     passed = floats("passed", "no verdict" if reward is None else None)
@@ -220,7 +220,7 @@ def _columns(batch: Batch, plan: Plan, intake: Intake) -> Responses:
         key = as_hashes(batch, c.get("prompt") or c["group"])
     usable = key != 0
     for i in np.flatnonzero(~usable):
-        intake.report(file, batch.first + int(i), c.get("prompt") or c["group"], "no prompt")
+        intake.report(file, batch.row(int(i)), c.get("prompt") or c["group"], "no prompt")
     verdict = reward if reward is not None else passed if passed is not None else advantage
     if verdict is not None:
         judged = ~np.isnan(verdict)

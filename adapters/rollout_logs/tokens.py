@@ -128,7 +128,7 @@ def _ragged(column: Any, n: int, path: str, batch: Batch, file: str, intake: Int
         try:
             part = np.array([np.nan if x is None else x for x in cell], np.float64) if cell is not None else None
         except (TypeError, ValueError):
-            intake.report(file, batch.first + i, path, f"no list of numbers: {str(cell)[:40]!r}")
+            intake.report(file, batch.row(i), path, f"no list of numbers: {str(cell)[:40]!r}")
             part = None
         missing[i] = part is None or part.ndim != 1
         parts.append(np.zeros(0) if missing[i] or part is None else part)
@@ -139,10 +139,7 @@ def _ragged(column: Any, n: int, path: str, batch: Batch, file: str, intake: Int
 def read_tokens(work: MaskWork) -> tuple[TokenScores | None, Intake]:
     """Score one file.  Responses without log-probabilities, or whose lists differ in length, are named and left out."""
     plan, intake = work.plan, Intake(files=1)
-    columns = plan.schema.columns
     needed = plan.schema.needed()
-    if "text" not in columns and "completion" in columns and ("tokens" in columns or plan.schema.has_outcomes):
-        pass
     parts: list[TokenScores] = []
     heaps: dict[str, list[tuple[float, int, int, Example]]] = {}
     try:
@@ -186,19 +183,22 @@ def _score(batch: Batch, work: MaskWork, intake: Intake, heaps: dict[str, list[A
         column = batch.get(columns[role])
         if column is not None:
             ragged[role] = _ragged(column, batch.n, columns[role], batch, file, intake)
-    if any(role not in ragged for role in roles):
-        return
+    for role in roles:
+        if role not in ragged:
+            for i in range(batch.n):
+                intake.report(file, batch.row(i), columns[role], "an empty cell where a list was due")
+            return
     ok = np.ones(batch.n, np.bool_)
     main = ragged[roles[-1]]
     for role in (*roles, *({"token_mask"} & set(ragged))):
         gone = ragged[role].missing & ok
         for i in np.flatnonzero(gone):
-            intake.report(file, batch.first + int(i), columns[role], "an empty cell where a list was due")
+            intake.report(file, batch.row(int(i)), columns[role], "an empty cell where a list was due")
         ok &= ~gone
         uneven = ok & (ragged[role].sizes != main.sizes)
         for i in np.flatnonzero(uneven):
             what = f"{ragged[role].sizes[i]} values for {main.sizes[i]} in {columns[roles[-1]]}"
-            intake.report(file, batch.first + int(i), columns[role], what)
+            intake.report(file, batch.row(int(i)), columns[role], what)
         ok &= ~uneven
     side = {role: _per_response(batch, columns, role, ragged, file, intake) for role in ("advantage", "reward")}
     if side["reward"] is None and "passed" in columns:

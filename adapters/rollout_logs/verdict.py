@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from conformal_core import as_level
+
 from .budgets import BudgetAudit, RuleResult
 from .ledger import LedgerTotals
 from .masks import MaskAudit
@@ -99,8 +101,7 @@ def budget_verdict(audit: BudgetAudit, gpu_hours: float | None = None) -> list[s
         moved = [w.thresholds["signal f"] for w in audit.windows]
         errors = [w.lost_by_first_clock for w in audit.windows if w.lost_by_first_clock is not None]
         worst = max(errors, key=lambda e: e[0])
-        limit = float(audit.delta) if "/" not in audit.delta else None
-        stale = limit is not None and worst[1] > limit
+        stale = worst[1] > as_level(audit.delta)
         out.append(
             f"Over {len(audit.windows)} windows of the run the signal clock moves from {moved[0]:g} to {moved[-1]:g} draws; "
             "the first window's clock would "
