@@ -56,15 +56,3 @@ def alone(rule, row, advantage):
     ones, a = np.ones(z.shape), np.array([float(advantage)])
     z = log_ratio(z, np.zeros(z.shape), ones).z
     return bool(rule.keep(z, ones, a)[0]), rule.weights(z, ones, a)[0]
-
-
-def peak_bytes(run):
-    """The largest sum of bytes that torch allocates and has not released during `run`."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        run()
-    held = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak
