@@ -111,7 +111,7 @@ def margin_stop(
     """
     codes, lam = answer_codes(outcomes), Fraction(lam)
     if lam < 0:
-        raise ValueError(f"lam: got {lam}; need a number >= 0; because at 0 any unique leader stops and below it so would none")
+        raise ValueError(f"lam: got {lam}; need a number >= 0; because at 0 every unique leader stops already")
     if k > outcomes.width:
         return np.zeros(outcomes.n, np.bool_), np.full(outcomes.n, UNPARSABLE, np.int64)
     size, answer = lead(codes, k, statistic)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .lead import Statistic, knobs, margin_stop, stop_intervals
+from .lead import Statistic, knobs, stop_intervals
 from .level import Level, as_level, min_calibration_size
 from .outcomes import Outcomes
 from .thresholds import check_grid
 
-__all__ = ["RiskControl", "margin_stop", "risk_control", "wrong_stop_level"]
+__all__ = ["RiskControl", "risk_control", "wrong_stop_level"]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from conformal_core.lead import margin_stop
 from conformal_core.outcomes import Outcomes
-from conformal_core.risk_control import RiskControl, margin_stop, risk_control, wrong_stop_level
+from conformal_core.risk_control import RiskControl, risk_control, wrong_stop_level
 
 GRID = (1, 2, 4, 6)
 TABLES = arrays(np.int64, st.tuples(st.integers(1, 9), st.just(6)), elements=st.integers(-1, 2))
