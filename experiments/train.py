@@ -312,7 +312,7 @@ def _lora(lora: configs.Lora | None) -> Any:
 def _runner(where: str) -> Any:
     from .sandbox import Sandbox, SandboxFusion
 
-    return SandboxFusion(where) if "://" in where else Sandbox(isolation=where)
+    return SandboxFusion(where, functions=Sandbox()) if "://" in where else Sandbox(isolation=where)
 
 
 def add_parser(sub: Any, formatter: Any) -> None:

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .results import Limits, Run, Verdict
-from .runner import FunctionTests, Job, SandboxUnavailable, judge
+from .runner import FunctionTests, Job, ProgramTests, Runner, SandboxUnavailable, judge
 
 __all__ = ["SandboxFusion"]
 
@@ -29,8 +29,8 @@ class SandboxFusion:
     """Verdicts of programs that read standard input and write standard output, from a SandboxFusion service.
 
     Expected outputs stay here: the service only runs programs, and what they print is compared on this side, so a program cannot forge
-    its verdict.  Tests of functions need a second, trusted process beside the program, which the service does not offer: they are
-    refused (`Sandbox` runs them).
+    its verdict.  Tests of functions need a second, trusted process beside the program, which the service does not offer: they go to
+    ``functions``, and are refused without it.
 
     Parameters
     ----------
@@ -39,6 +39,7 @@ class SandboxFusion:
     workers : requests under way at the same time.
     retries : further attempts after a time-out, a refused connection, or a reply that says "later" (429, 5xx, SandboxError).
     backoff : seconds before the first retry, doubled for each further one, with a random part against stampedes.
+    functions : runner of function tests, such as a `Sandbox`.
     timeout : seconds after which a request that hangs is given up; default 5 more than compiling and running may take.
 
     Raises
@@ -56,6 +57,7 @@ class SandboxFusion:
         retries: int = 4,
         backoff: float = 0.5,
         timeout: float | None = None,
+        functions: Runner | None = None,
         seed: int = 0,
     ) -> None:
         if not url.startswith(("http://", "https://")):
@@ -68,6 +70,7 @@ class SandboxFusion:
         self.url = url.rstrip("/")
         self.limits = limits or Limits()
         self.workers, self.retries, self.backoff = workers, retries, backoff
+        self.functions = functions
         self.timeout = 2 * self.limits.wall + 5 if timeout is None else timeout
         self._random = random.Random(seed)
 
@@ -86,17 +89,21 @@ class SandboxFusion:
 
     def check_all(self, jobs: Sequence[Job]) -> list[Verdict]:
         """Verdicts in the order of ``jobs``; all cases of all jobs share the ``workers`` connections."""
-        for job in jobs:
-            if isinstance(job.tests, FunctionTests):
-                raise ValueError(
-                    "jobs: got tests of functions; need programs with standard input and output; because inside one remote process a "
-                    "program could forge the verdict (Sandbox runs such tests)"
-                )
+        here = [i for i, job in enumerate(jobs) if isinstance(job.tests, FunctionTests)]
+        if self.functions is None and here:
+            raise ValueError(
+                "jobs: got tests of functions; need programs with standard input and output; because inside one remote process a "
+                "program could forge the verdict (Sandbox runs such tests)"
+            )
+        there = [i for i, job in enumerate(jobs) if isinstance(job.tests, ProgramTests)]
         with ThreadPoolExecutor(self.workers) as pool:
-            return list(pool.map(self._check, jobs))
+            verdicts = dict(zip(there, pool.map(self._check, [jobs[i] for i in there]), strict=True))
+        if self.functions is not None and here:
+            verdicts |= zip(here, self.functions.check_all([jobs[i] for i in here]), strict=True)
+        return [verdicts[i] for i in range(len(jobs))]
 
     def _check(self, job: Job) -> Verdict:
-        assert not isinstance(job.tests, FunctionTests)
+        assert isinstance(job.tests, ProgramTests)
         began = time.monotonic()
         if not job.tests.cases:
             return Verdict(False, "there are no tests", 0, 0.0)

@@ -27,6 +27,7 @@ __all__ = ["FunctionTests", "Job", "ProgramTests", "Sandbox", "SandboxUnavailabl
 
 _HERE = Path(__file__).parent
 _GRACE = 10.0
+_PAUSES = (0.2, 2.0)
 _SHOWN = 200
 
 
@@ -154,8 +155,14 @@ class Sandbox:
             return self._collect(process, job)
 
     def check(self, source: str, tests: FunctionTests | ProgramTests) -> Verdict:
-        """Whether ``source`` passes ``tests``."""
-        return self._check_program(source, tests) if isinstance(tests, ProgramTests) else self._check_functions(source, tests)
+        """Whether ``source`` passes ``tests``; a machine short of memory or processes is given two more chances to set up."""
+        check = self._check_program if isinstance(tests, ProgramTests) else self._check_functions
+        for pause in _PAUSES:
+            try:
+                return check(source, tests)
+            except (SandboxUnavailable, BlockingIOError, MemoryError):
+                time.sleep(pause)
+        return check(source, tests)
 
     def check_all(self, jobs: Sequence[Job]) -> list[Verdict]:
         """Verdicts in the order of ``jobs``, ``workers`` at a time."""
@@ -201,6 +208,7 @@ class Sandbox:
     def _job(self, files: dict[str, str], code: str, fds: Sequence[int] = ()) -> dict[str, Any]:
         files = {"stdin": "", **files}
         job = {"files": files, "code": code, "fds": list(fds), "limits": asdict(self.limits), "env": _environment()}
+        job["parent"] = os.getpid()
         if self.isolation == "unsafe":
             return job
         places, masks, links = _interpreter()

@@ -96,7 +96,8 @@ def math_reward(completions: list[Any], answer: list[str], **_: Any) -> list[flo
     >>> math_reward([r"\boxed{0.5}", "#### 2"], answer=["1/2", "1/2"])
     [1.0, 0.0]
     """
-    return [float(answer_code(text_of(c)) == canonical(gold)) for c, gold in zip(completions, answer, strict=True)]
+    codes = [answer_code(text_of(c)) for c in completions]
+    return [float(code is not None and code == canonical(gold)) for code, gold in zip(codes, answer, strict=True)]
 
 
 def _clean(answer: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.sandbox import FunctionTests, Job, Limits, ProgramTests, SandboxUnavailable
+from experiments.sandbox import FunctionTests, Job, Limits, ProgramTests, Sandbox, SandboxUnavailable
 from experiments.sandbox.fusion import SandboxFusion
 from experiments.sandbox.stand_in import StandIn
 
@@ -57,6 +57,17 @@ def test_lasting_faults_are_an_error_not_a_verdict(fault, attempts):
 def test_nobody_there():
     with pytest.raises(SandboxUnavailable, match="after 2 attempts"):
         SandboxFusion("http://127.0.0.1:9", retries=1, backoff=0).check_all([Job(ADD, CASES)])
+
+
+def test_tests_of_functions_stay_here():
+    jobs = [
+        Job("def f(): return 1", FunctionTests("assert f() == 1")),
+        Job(ADD, CASES),
+        Job("def f(): return 2", FunctionTests("assert f() == 1")),
+    ]
+    with StandIn() as server:
+        assert [v.passed for v in client(server, functions=Sandbox()).check_all(jobs)] == [True, True, False]
+        assert len(server.requests) == 2
 
 
 def test_what_cannot_be_judged_remotely_is_refused():

@@ -17,6 +17,9 @@ from tests.experiments.attacks import ATTACKS
 SQUARES = FunctionTests("assert [solve(x) for x in (2, 3, 12)] == [4, 9, 144]")
 TIGHT = Limits(cpu=1, wall=1.5, memory=1 << 28, processes=8, output=1 << 16, disk=1 << 22, file_size=1 << 22)
 
+#: Seconds to set up and end both sandboxes on a machine with several busy processes per core.
+HANG = 5
+
 
 @pytest.fixture(scope="module")
 def box():
@@ -56,7 +59,7 @@ def test_attacks_neither_pass_nor_harm_nor_hang(targets):
     verdicts = tight.check_all(jobs)
     assert len(jobs) >= 90
     assert [name for name, v in zip(ATTACKS, verdicts, strict=True) if v.passed] == []
-    assert [name for name, v in zip(ATTACKS, verdicts, strict=True) if v.seconds > TIGHT.wall + 6] == []
+    assert [name for name, v in zip(ATTACKS, verdicts, strict=True) if v.seconds > TIGHT.wall + 2 * HANG] == []
     assert sorted(p.name for p in Path(targets["file"]).parent.iterdir()) == ["secret"]
     deadline = time.monotonic() + 5
     while children() - before and time.monotonic() < deadline:
@@ -205,7 +208,8 @@ def test_programs_are_compared_outside(box):
     ],
 )
 def test_each_limit_is_named(source, status):
-    assert Sandbox(Limits(cpu=1, wall=2, memory=1 << 28, output=1 << 16)).run(source).status == status
+    wall = 1 if status == "wall-clock limit" else 60
+    assert Sandbox(Limits(cpu=1, wall=wall, memory=1 << 28, output=1 << 16)).run(source).status == status
 
 
 def test_process_ids_and_users_are_fresh():
@@ -223,7 +227,6 @@ def test_without_namespaces_nothing_runs_unless_unsafe_is_named(monkeypatch):
         unsafe = Sandbox(isolation="unsafe")
     assert unsafe.check("def solve(x): return x * x", SQUARES).passed
     assert not unsafe.check("import os; os._exit(0)", SQUARES).passed
-
 
 
 @pytest.mark.parametrize("bad", [{"cpu": 0}, {"wall": -1.0}, {"memory": 1000}, {"processes": True}, {"output": 1.5}])

@@ -176,6 +176,7 @@ def test_math_reward_reads_messages_too():
     reply = [{"role": "assistant", "content": r"\boxed{0.5}"}]
     assert math_reward([reply, "#### 1/3"], answer=["1/2", "0.33"]) == [1.0, 0.0]
     assert answer_code(r"\boxed{0.5}") == str(Fraction(1, 2))
+    assert math_reward(["no answer", ""], answer=["", " "]) == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
