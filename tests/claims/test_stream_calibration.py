@@ -124,7 +124,9 @@ def test_an_alarm_after_a_jump_empties_the_window_and_without_a_jump_hardly_ever
         policy = SignalBudget((4, 8), delta="1/5", window=50, seed=seed, alarm="1/100")
         for step, p in enumerate(rates):
             table = Outcomes(rng.integers(0, 2**63, 16).astype(np.uint64), rng.random((16, 8)) < p, step=step)
+            before = policy.metrics()["alarms"]
             policy.update(table.prefix(replay(policy, table, step).drawn))
+            assert (policy.metrics()["window"] == 0) == (policy.metrics()["alarms"] > before)
         return policy.metrics()["alarms"]
 
     calm = sum(alarms([0.5] * 15, seed) > 0 for seed in range(50))

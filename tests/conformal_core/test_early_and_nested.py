@@ -81,6 +81,8 @@ def test_adaptive_level_at_its_ends():
     assert level.bound is None and level.threshold([]) == inf
     debt = level.after(1)
     assert debt.level < 0 and debt.threshold([1.0] * 50) == inf
+    even = adaptive_level("1/2", "1").after(1)
+    assert even.level == 0 and even.threshold([1.0] * 50) == inf
     for _ in range(30):
         debt = debt.after(0)
     assert debt.level > 1 and debt.threshold([1.0]) == -inf

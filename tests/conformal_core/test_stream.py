@@ -62,6 +62,8 @@ def test_the_rule_is_that_of_the_last_designated_prompts_and_a_run_resumes_exact
         full = step < 2  # 24 + 24 >= 30: the window is full from step 2 on
         expected = np.ones(24, bool) if full else uniforms(table.prompt_ids, seed=9, step=step, stream="designate") < 0.25
         np.testing.assert_array_equal(chosen, expected)
+        asked = policy.first(table.prompt_ids, step)  # in one go where every response is needed anyway
+        np.testing.assert_array_equal(asked, np.where(chosen, policy.rollout.first(table.prompt_ids, step), 2))
         drawn = replay(policy, table, step).drawn
         np.testing.assert_array_equal(replay(resumed, table, step).drawn, drawn)
         alone = replay(policy.policy, table, step).drawn
