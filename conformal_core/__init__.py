@@ -11,6 +11,7 @@ from .budget_laws import expected_savings, first_success_cdf, first_success_mean
 from .conformal_budget import ConformalBudget
 from .early import UntilFirstSuccess, UntilMixed, calibration_rollout, expected_draws
 from .exchangeability import ExchangeabilityTest, coverage_test, permutation_test
+from .intervals import mean_interval, share_interval
 from .keys import prompt_ids, uniforms
 from .laws import betabinomial_hits, clopper_pearson, coverage_law, pac_rank, tied_coverage
 from .lead import lead, margin_stop
@@ -123,6 +124,7 @@ __all__ = [
     "mass_above_set",
     "max_rank",
     "max_score",
+    "mean_interval",
     "min_calibration_size",
     "nested_budgets",
     "nested_cost",
@@ -140,6 +142,7 @@ __all__ = [
     "risk_control",
     "select_stops",
     "settledness",
+    "share_interval",
     "signal_score",
     "singleton_probability",
     "smoothed_p_values",
