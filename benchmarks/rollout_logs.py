@@ -90,7 +90,8 @@ def write_tokens(folder: Path, tokens: int, files: int, length: int = 1000) -> N
 
 def peak_mib() -> tuple[float, float]:
     """Largest resident memory of this process and of its largest finished child, MiB."""
-    return tuple(resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))  # type: ignore[return-value]
+    own, child = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own, child
 
 
 def throughput(args: argparse.Namespace) -> None:

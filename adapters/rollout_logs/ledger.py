@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 __all__ = ["LedgerTotals", "read_ledger"]
 
@@ -52,13 +53,13 @@ def read_ledger(paths: Sequence[str]) -> LedgerTotals | None:
     return best
 
 
-def _totals(path: str, policy: str, history: Sequence[dict[str, object]]) -> LedgerTotals:
+def _totals(path: str, policy: str, history: Sequence[Mapping[str, Any]]) -> LedgerTotals:
     def total(name: str) -> int:
-        return sum(int(record.get(name, 0) or 0) for record in history)  # type: ignore[call-overload]
+        return sum(int(record.get(name, 0) or 0) for record in history)
 
     audit: dict[str, tuple[int, int]] = {}
     for record in history:
-        for event, (occurred, trials) in dict(record.get("audit") or {}).items():  # type: ignore[call-overload]
+        for event, (occurred, trials) in dict(record.get("audit") or {}).items():
             before = audit.get(event, (0, 0))
             audit[event] = before[0] + int(occurred), before[1] + int(trials)
     names = ("generated", "kept", "trained", "calibration", "generated_tokens", "calibration_tokens", "groups", "groups_with_variance")

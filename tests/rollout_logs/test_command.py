@@ -72,6 +72,7 @@ def test_exit_codes(outcomes, tmp_path):
     result = run("budgets", outcomes, code=3)
     assert "1.jsonl, row 1441" in result.output.replace("\n", "")
     run("budgets", outcomes, "--lenient")
+    run("--lenient", "--gpu-hours", 3, outcomes)
 
 
 def test_out_holds_everything(outcomes, token_file, tmp_path):

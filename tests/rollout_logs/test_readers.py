@@ -238,6 +238,50 @@ def test_schema_shows_rewards_of_a_trl_table():
     assert "reward <- accuracy_reward + format_reward" in schema.show()
 
 
+def test_a_threshold_of_the_user_wins_over_a_logged_verdict(tmp_path, write_jsonl):
+    rows = [{"prompt": "p", "reward": r, "acc": True, "step": 1} for r in (0.2, 0.9)]
+    path = str(write_jsonl(tmp_path / "a.jsonl", rows))
+    assert load_groups([path]).solved.tolist() == [1.0]
+    assert load_groups([path], pass_threshold=0.5).solved.tolist() == [0.5]
+
+
+def test_rows_with_lists_are_named_by_the_row_of_the_file(tmp_path, write_jsonl):
+    rows = [{"prompt": "p", "rewards": [0, 1]}, {"prompt": None, "rewards": [1, 1]}, {"prompt": "q", "rewards": [1, None, 0]}]
+    groups = load_groups([str(write_jsonl(tmp_path / "a.jsonl", rows))])
+    assert sorted(problems(groups.intake)) == [(2, "prompt", "no prompt")] * 2 + [(3, "rewards", "no reward")]
+    assert groups.solved.tolist() == [0.5, 0.5]
+
+
+def test_lines_that_lose_their_columns_are_counted(tmp_path, token_rows):
+    rows = token_rows(30)
+    padding = "x" * 200_000  # so that the rows without log-probabilities fill blocks of their own
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines(rows) + lines([{"reward": 1.0, "note": padding}] * 60))
+    plans, intake = plan_files([str(path)])
+    found = audit_masks(plans, intake)
+    assert found.responses + found.empty + intake.counts["an empty cell where a list was due"] == 90 == intake.rows
+
+
+def test_repeats_are_dropped_beside_files_of_another_kind(tmp_path, write_jsonl):
+    table = [{"prompt": f"p{i // 2}", "completion": f"c{i}", "reward": float(i % 2), "advantage": i % 2 - 0.5} for i in range(8)]
+    for step in (1, 2):
+        write_jsonl(tmp_path / f"completions_{step}.jsonl", [{"step": step} | row for row in table])
+    write_jsonl(tmp_path / "other.jsonl", [{"input": "p9", "output": "c", "score": float(i), "step": 1} for i in (0, 1)])
+    groups = load_groups([str(tmp_path)])
+    assert groups.responses.n == 10 and groups.n == 5
+    assert any("advantage: only some files" in note for note in groups.intake.notes)
+
+
+def test_processes_read_what_one_reads(tmp_path, write_jsonl, outcome_rows, monkeypatch):
+    for i in range(2):
+        write_jsonl(tmp_path / f"{i}.jsonl", outcome_rows(seed=i, steps=2, prompts=10))
+    one = load_groups([str(tmp_path)], jobs=1)
+    monkeypatch.setattr("rollout_logs.groups._PARALLEL_FROM", 0)
+    two = load_groups([str(tmp_path)], jobs=2)
+    assert np.array_equal(one.prompt, two.prompt) and np.array_equal(one.solved, two.solved)
+    assert one.intake == two.intake
+
+
 # -- token-level files ------------------------------------------------------------------------------------------------------
 
 
