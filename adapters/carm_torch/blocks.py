@@ -68,9 +68,9 @@ class StreamedRows(Rows):
 
     xp = torch
 
-    def __init__(self, totals: Tensor, tokens: tuple[int, ...], dtype: torch.dtype) -> None:
-        self._zero, self._tokens = totals, tokens
-        self._dtype = torch.promote_types(dtype, torch.float32)
+    def __init__(self, totals: Tensor, current: Tensor, rollout: Tensor) -> None:
+        self._zero, self._tokens = totals, tuple(current.shape)
+        self._dtype = torch.promote_types(torch.promote_types(current.dtype, rollout.dtype), torch.float32)
         self.length = self._stream(torch.int64, lambda where: self.read(where)[1])
 
     def blocks(self) -> Iterator[slice]:
@@ -124,7 +124,7 @@ class ColumnBlocks(StreamedRows):
     def __init__(self, current: Tensor, rollout: Tensor, token_mask: Tensor, clip: float, drop: bool, block: int) -> None:
         self._arrays, self._guard = (current, rollout, token_mask), (clip, drop)
         self._step = max(1, block // max(1, current.shape[0]))
-        super().__init__(torch.zeros(current.shape[0], device=current.device), tuple(current.shape), current.dtype)
+        super().__init__(torch.zeros(current.shape[0], device=current.device), current, rollout)
 
     def blocks(self) -> Iterator[slice]:
         return (slice(at, at + self._step) for at in range(0, self._tokens[-1], self._step))

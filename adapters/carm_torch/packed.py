@@ -55,7 +55,7 @@ class PackedBlocks(StreamedRows):
     ) -> None:
         self._arrays, self._guard, self._step = (current, rollout, token_mask), (clip, drop), block
         self._bounds = cu_seqlens.to(torch.int64).contiguous()
-        super().__init__(torch.zeros(cu_seqlens.numel(), device=current.device), tuple(current.shape), current.dtype)
+        super().__init__(torch.zeros(cu_seqlens.numel(), device=current.device), current, rollout)
 
     def blocks(self) -> Iterator[slice]:
         return (slice(at, at + self._step) for at in range(0, self._tokens[0], self._step))

@@ -159,3 +159,14 @@ def test_sums_of_long_float32_responses_accumulate_in_float64():
     columns = blocks.ColumnBlocks(z, torch.zeros(z.shape), torch.ones(z.shape), 20.0, False, 1000)
     for got in (rows.mean_of(abs), columns.mean_of(abs)):
         assert torch.equal(got, exact)
+
+
+def test_mixed_float_types_score_in_the_wider_one_in_every_layout():
+    narrow, wide = torch.full((1, 6), 0.02), torch.zeros(1, 6, dtype=torch.float64)
+    between = math.exp((0.02 + narrow.double()[0, 0].item()) / 2)  # float32(0.02) is below 0.02
+    assert narrow.double()[0, 0].item() < math.log(between) < 0.02
+    rule = CARM(between)
+    assert keep_mask(narrow, wide, torch.ones(1, 6), rule).item()
+    columns = blocks.ColumnBlocks(narrow, wide, torch.ones(1, 6), 20.0, False, 2)
+    assert columns.mean_of(abs).dtype == GuardedRows(narrow, wide, torch.ones(1, 6), 20.0, False).mean_of(abs).dtype == torch.float64
+    assert packed_keep_mask(narrow, wide, torch.tensor([0, 6]), rule).item()
