@@ -88,12 +88,15 @@ def test_gpqa_options_are_shuffled_by_content(tmp_path):
 
 
 def test_gsm8k_questions_of_the_package_round_trip():
+    from math_verify import parse, verify
+
     examples = load("gsm8k")
     assert len(examples) == 100
     for e in examples:
         assert canonical(e.answer) == answer_code(f"First ...\n#### {e.answer}") == answer_code(rf"Thus \boxed{{{int(e.answer):,}}}.")
         assert answer_code(f"The answer is {e.answer}.") == canonical(e.answer)
         assert e.question in text(task("gsm8k"), e)
+        assert verify(parse(e.answer), parse(rf"Thus $\boxed{{{int(e.answer):,}}}$."))
 
 
 def test_humaneval_comes_from_its_package():
