@@ -18,7 +18,7 @@ from .outcomes import Outcomes
 from .policy import CalibrationRequest
 from .schedule import RecalibrationSchedule, positive
 from .scores import signal_score
-from .stream import StreamWindow
+from .stream_window import StreamWindow
 
 __all__ = ["SignalBudget"]
 
