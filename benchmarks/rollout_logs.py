@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import TrainerCallback
 
 #: Adam's first step is proportional to the learning rate, so these shares of it are steps at 2e-6, 1e-5 and 3e-5.
 SHARES = (0.01, 0.05, 0.15)
@@ -88,16 +86,21 @@ def write_tokens(folder: Path, tokens: int, files: int, length: int = 1000) -> N
             writer.close()
 
 
-def peak_mib() -> tuple[float, float]:
-    """Largest resident memory of this process and of its largest finished child, MiB."""
-    own, child = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return own, child
+MEASURE = """
+import json, resource, sys, time
+from rollout_logs import audit
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+start = time.perf_counter()
+report = audit(sys.argv[1], what=(sys.argv[2],), jobs=int(sys.argv[3]) or None)
+seconds = time.perf_counter() - start
+units = report.masks.tokens if report.masks is not None else report.budgets.waste.rollouts
+own, child = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+print(json.dumps([units, seconds, base / 1024, own, child]))
+"""
 
 
 def throughput(args: argparse.Namespace) -> None:
-    """Write logs, audit them in this process's memory, print rows (tokens) per second and the peak."""
-    from rollout_logs import audit
-
+    """Write logs, audit them in a fresh process, print rows (tokens) per second and the peak of its memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.tokens:
@@ -105,28 +108,15 @@ def throughput(args: argparse.Namespace) -> None:
         else:
             write_outcomes(folder, args.responses, args.files, kind=args.kind)
         size = sum(p.stat().st_size for p in folder.iterdir())
-        before = peak_mib()[0]
-        start = time.perf_counter()
-        report = audit(folder, what=("masks",) if args.tokens else ("budgets",), jobs=args.jobs)
-        seconds = time.perf_counter() - start
-        units = report.masks.tokens if report.masks is not None else report.budgets.waste.rollouts if report.budgets is not None else 0
-        parent, child = peak_mib()
-        what = "tokens" if args.tokens else f"{args.kind} responses"
+        what = "masks" if args.tokens else "budgets"
+        command = [sys.executable, "-c", MEASURE, name, what, str(args.jobs or 0)]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        units, seconds, base, own, child = json.loads(told.splitlines()[-1])
         print(
-            f"{what}: {units:,} in {seconds:.1f} s, {units / seconds:,.0f}/s, {size / 2**20:,.0f} MiB on disk, peak {parent:,.0f} MiB "
-            f"(before {before:,.0f}), largest worker {child:,.0f} MiB, {args.files} files, jobs {args.jobs or 'cores'}"
+            f"{'tokens' if args.tokens else args.kind + ' responses'}: {units:,} in {seconds:.1f} s, {units / seconds:,.0f}/s, "
+            f"{size / 2**20:,.0f} MiB on disk, peak {own:,.0f} MiB (imports {base:,.0f}), largest worker {child:,.0f} MiB, "
+            f"{args.files} files, jobs {args.jobs or 'cores'}"
         )
-
-
-class _Snapshots(TrainerCallback):
-    """Weights before the first optimizer step and after it."""
-
-    def __init__(self, kept: list[Any]) -> None:
-        self.kept = kept
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        if len(self.kept) < 2:
-            self.kept.append({name: value.detach().clone() for name, value in model.state_dict().items()})
 
 
 def demo_log(args: argparse.Namespace) -> None:
@@ -139,6 +129,16 @@ def demo_log(args: argparse.Namespace) -> None:
     from conformal_core import FixedBudget
     from conformal_trl import CGRPOConfig, CGRPOTrainer
     from experiments import arithmetic, models
+
+    class _Snapshots(transformers.TrainerCallback):
+        """Weights before the first optimizer step and after it."""
+
+        def __init__(self, kept: list[Any]) -> None:
+            self.kept = kept
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            if len(self.kept) < 2:
+                self.kept.append({name: value.detach().clone() for name, value in model.state_dict().items()})
 
     transformers.set_seed(0)
     model, tokenizer = models.load("embedded")

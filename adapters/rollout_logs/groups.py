@@ -177,11 +177,10 @@ def read_groups(
         del windows
     if not parts:
         return None
+    partial = [name for name in ("answer", "gold", "advantage", "length") if len({getattr(p, name) is None for p in parts}) > 1]
+    for name in partial:
+        intake.note(f"{name}: only some files have it, so it is used for none; audit them apart")
     responses = concatenate(parts)
-    for name in ("answer", "gold", "advantage", "length"):
-        if getattr(responses, name) is None and any(getattr(p, name) is not None for p in parts):
-            intake.note(f"{name}: only some files have it, so it is used for none; audit them apart")
-    del parts
     return group_responses(responses, intake, pass_threshold)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -272,12 +272,17 @@ def _lengths(batch: Batch, schema: Schema, file: str, intake: Intake) -> tuple[N
     return np.array([len(completion_of(cell) or "") for cell in as_list(column)], np.int32), "characters"
 
 
-def concatenate(parts: Sequence[Responses]) -> Responses:
-    """Responses of several batches or files; a column that some lack is dropped from all but ``reward`` and ``passed`` (NaN there)."""
-    first = parts[0]
+def concatenate(parts: list[Responses]) -> Responses:
+    """Responses of several batches or files; ``parts`` is emptied and released column by column, so that nothing is held twice.
+
+    A column that some lack is dropped, except ``reward`` and ``passed``, which are NaN there.
+    """
+    fields = [dict(vars(p)) for p in parts]
+    sizes = [p.n for p in parts]
+    parts.clear()
     columns: dict[str, Any] = {}
-    for name, value in vars(first).items():
-        values = [getattr(p, name) for p in parts]
+    for name, value in list(fields[0].items()):
+        values = [f.pop(name) for f in fields]
         if name in ("explicit_group", "has_step"):
             columns[name] = all(values)
         elif name == "length_unit":
@@ -285,9 +290,8 @@ def concatenate(parts: Sequence[Responses]) -> Responses:
         elif all(v is not None for v in values):
             columns[name] = np.concatenate(values)
         elif name in ("reward", "passed") and any(v is not None for v in values):
-            columns[name] = np.concatenate(
-                [np.full(p.n, np.nan, np.float32) if v is None else v for p, v in zip(parts, values, strict=True)]
-            )
+            columns[name] = np.concatenate([np.full(n, np.nan, np.float32) if v is None else v for n, v in zip(sizes, values, strict=True)])
         else:
             columns[name] = None
+        del values, value
     return Responses(**columns)
