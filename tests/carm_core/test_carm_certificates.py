@@ -27,12 +27,16 @@ from carm_core import (
 bands = st.sampled_from(BANDS)
 
 
-def test_finite_T_values_of_the_spec():
+def test_finite_T_values():
     assert [max_violations(T, 1.02) for T in (1, 11, 12, 100, 8619)] == [0, 0, 1, 8, 764]
 
 
 @some
-@given(st.integers(1, 400), st.integers(1, 60), st.sampled_from([(Fraction(4, 5), Fraction(32, 25)), (Fraction(4, 5), Fraction(5, 4)), (Fraction(1, 2), Fraction(11, 10))]))  # fmt: skip  # noqa: E501
+@given(
+    st.integers(1, 400),
+    st.integers(1, 60),
+    st.sampled_from([(Fraction(4, 5), Fraction(32, 25)), (Fraction(4, 5), Fraction(5, 4)), (Fraction(1, 2), Fraction(11, 10))]),
+)
 def test_max_violations_equals_exact_integer_search(T, percent, band):
     tau = 1 + Fraction(percent, 100)
     base = min(1 / band[0], band[1])
@@ -99,7 +103,7 @@ def test_joint_bound_of_carm_and_geomean(row, tau, geomean_tau, band):
         assert sum(fractions_outside(row, band)) <= bound + 1e-12
 
 
-def test_joint_bound_values_of_the_spec():
+def test_joint_bound_values():
     assert round(100 * carm_bound(1.02, geomean_tau=1.0), 2) == 8.45
     assert round(100 * carm_bound(1.02, geomean_tau=1.005), 2) == 8.56
     assert carm_bound(1.02, geomean_tau=2.0) == carm_bound(1.02)

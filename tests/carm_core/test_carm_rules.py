@@ -136,7 +136,7 @@ def test_advantages_as_column_or_per_token_decide_like_one_per_response(batch, s
         assert rule.keep(z, mask, per_token).tolist() == want
 
 
-# ---- faults others had (spec: masks.md, section 5)
+# ---- faults others had
 
 
 def test_mixed_token_signs_do_not_leave_tokens_of_a_dropped_response_training():

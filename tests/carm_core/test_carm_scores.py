@@ -159,7 +159,7 @@ def test_vector_guard(case):
     assert bool(carm_core.CARM(tau).keep(row, mask)[0]) is case["expected"]["accept_true"]
 
 
-# ---- faults others had (spec: masks.md, section 5)
+# ---- faults others had
 
 
 def test_observation_and_tool_tokens_enter_neither_sum_nor_length():
