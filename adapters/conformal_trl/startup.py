@@ -9,7 +9,19 @@ import torch
 
 from .checks import LOGIT_EDITS
 
-__all__ = ["check_sampling", "warn_if_inert"]
+__all__ = ["check_processes", "check_sampling", "warn_if_inert"]
+
+
+def check_processes(trainer: Any) -> None:
+    """Refuse tools where a turn of one process is a collective: processes take different numbers of turns."""
+    shared = (trainer.use_vllm and (trainer.vllm_mode == "server" or trainer.vllm_tensor_parallel_size > 1)) or (
+        trainer._dist.is_fsdp or trainer._dist.is_zero3
+    )
+    if trainer.tools and shared and trainer.accelerator.num_processes > 1:
+        raise ValueError(
+            f"tools: got {len(trainer.tools)} on {trainer.accelerator.num_processes} processes that generate together; need one process, "
+            "plain data parallelism, or a rollout_func; because TRL's tool loop takes as many turns as each process happens to need"
+        )
 
 
 def check_sampling(trainer: Any) -> None:

@@ -35,7 +35,7 @@ from .objective import cgrpo_loss
 from .rollouts import Rollouts
 from .rows import Deal, Group, Response, Row, compact_batch
 from .sampling import sample
-from .startup import check_sampling, warn_if_inert
+from .startup import check_processes, check_sampling, warn_if_inert
 
 __all__ = ["CGRPOTrainer"]
 
@@ -163,6 +163,7 @@ class CGRPOTrainer(GRPOTrainer):
         self._monitor = None if self.mask_rule is None else MaskMonitor(self.accelerator, self.mask_rule, args.mask_warn_after)
         self._micro: dict[str, Any] = {}
         self.add_callback(_Clock(self))
+        check_processes(self)
         check_sampling(self)
         warn_if_inert(self)
 
