@@ -235,7 +235,8 @@ def audit_budgets(
     empty = BudgetAudit(waste, width, chosen, str(delta), 0, 0, recalibrate_every, per_step)
     if width < 2 or fits.size < 2:
         unknown.append(
-            f"What another budget would do: {fits.size:,} of {groups.n:,} groups hold {max(width, 2)} responses (sizes "
+            f"What another budget would do: {int((groups.size >= max(width, 2)).sum()):,} of {groups.n:,} groups hold {max(width, 2)} "
+            f"responses (sizes {dict(waste.sizes)})."
             f"{dict(waste.sizes)})."
         )
         return replace(empty, unknown=tuple(unknown))

@@ -109,7 +109,7 @@ def _run(paths: list[str], what: tuple[str, ...], map_: list[str] | None, quiet:
             return audit(paths, what=what, overrides=parse_map(map_ or []), progress=progress, **options)
     except NothingToAudit as error:
         console = Console(stderr=True)
-        console.print("error: nothing in these files can be audited", style="red", highlight=False)
+        console.print(f"error: {str(error).split('; because ')[0]}", style="red", highlight=False, markup=False)
         print_intake(console, " and ".join(what), error.intake)
         for line in error.intake.set_aside[:10]:
             console.print(f"    set aside: {line}", highlight=False, markup=False)

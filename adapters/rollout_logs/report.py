@@ -24,13 +24,15 @@ __all__ = ["NothingToAudit", "Report", "audit"]
 class NothingToAudit(ValueError):
     """No row of the files could be used; ``intake`` says why."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, what: Sequence[str] = ("budgets", "masks")) -> None:
         self.intake = intake
         told = [str(p) for p in intake.problems] + intake.set_aside
-        super().__init__(
-            "paths: got no rollouts that can be read; need rows with a prompt and a reward, or log-probabilities of both policies; because "
-            + ("; ".join(told[:5]) if told else "there is nothing to audit")
-        )
+        needs = {
+            "budgets": "rows with a prompt and a reward",
+            "masks": "token-level log-probabilities of both the trainer and the rollout engine (current_logprobs, rollout_logprobs)",
+        }
+        why = "; ".join(told[:5]) or "the files read hold none"
+        super().__init__(f"paths: got nothing to audit; need {', or '.join(needs[name] for name in what)}; because {why}")
 
 
 @dataclass(frozen=True)
@@ -251,5 +253,5 @@ def audit(
         mask_audit = audit_masks(plans, intake, jobs=jobs, progress=progress, **(masks or {}))
         intakes["masks"] = intake
     if budget_audit is None and mask_audit is None:
-        raise NothingToAudit(max(intakes.values(), key=lambda i: i.unread) if intakes else found)
+        raise NothingToAudit(max(intakes.values(), key=lambda i: i.unread) if intakes else found, tuple(what))
     return Report(tuple(names), budget_audit, mask_audit, intakes, read_ledger(names), gpu_hours, groups)

@@ -48,6 +48,9 @@ def choice(audit: BudgetAudit) -> tuple[str, RuleResult | None]:
 def budget_verdict(audit: BudgetAudit, gpu_hours: float | None = None) -> list[str]:
     """Sentences, most important first."""
     w = audit.waste
+    if w.rollouts == w.groups:
+        counted = f"({w.groups:,} prompts, {percent(w.pass_rate)} pass)"
+        return [f"These logs hold one response a prompt {counted}: without groups there is no budget to audit."]
     idle = w.no_signal / w.groups
     neither = w.no_signal - w.all_passed - w.all_failed
     odd = f", {neither:,} with equal rewards in between" if neither else ""

@@ -64,7 +64,7 @@ def test_exit_codes(outcomes, tmp_path):
     run("budgets", outcomes, "--delta", "2", code=2)
     run("masks", outcomes, "--tau", "0.5", code=2)
     run("masks", outcomes, "--band", "0.8", code=2)
-    run("masks", outcomes, code=1)
+    assert "token-level log-probabilities" in " ".join(run("masks", outcomes, code=1).output.split())
     run("budgets", outcomes, "--fail-above", "0.01", code=4)
     run("budgets", outcomes, "--fail-above", "0.99")
     with outcomes.open("a") as out:
@@ -73,6 +73,16 @@ def test_exit_codes(outcomes, tmp_path):
     assert "1.jsonl, row 1441" in result.output.replace("\n", "")
     run("budgets", outcomes, "--lenient")
     run("--lenient", "--gpu-hours", 3, outcomes)
+
+
+def test_logs_without_groups_claim_nothing(tmp_path, write_jsonl):
+    rows = [{"prompt": str(i), "reward": float(i % 2)} for i in range(30)]
+    report = audit(write_jsonl(tmp_path / "a.jsonl", rows))
+    assert report.verdict()["budgets"] == [
+        "These logs hold one response a prompt (30 prompts, 50.0 % pass): without groups there is no budget to audit."
+    ]
+    assert "0 of 30 groups hold 2 responses" in report.unknown()[0]
+    assert "Budgets" in report.html()
 
 
 def test_out_holds_everything(outcomes, token_file, tmp_path):
