@@ -24,6 +24,8 @@ from .tasks.prompts import columns
 if TYPE_CHECKING:
     from conformal_core import RolloutPolicy
 
+    from .evaluate import Measured
+
 #: What a model that runs on two CPU cores can be asked, by kind of task; the rest of the configuration stays.
 _SMALL_TASKS = {
     "math": "reasoning_gym/chain_sum?max_terms=2&max_digits=2",
@@ -210,11 +212,13 @@ def train(
 ) -> dict[str, Any]:
     """Train, write ``run.json`` under ``out``, and return its contents.
 
-    ``report`` opens the sealed test split once under that name after training and measures the trained model on it.
+    ``report`` opens the sealed tests once under that name after training, the data set's own test split and the further tasks of
+    ``evaluation``, and measures the trained model on them.
     """
     kind = task(experiment.data.task).kind
     check = verifier(kind, runner, experiment.data.max_tests)  # refuses before anything is loaded where code cannot be isolated
     parts = examples(experiment)
+    tests = _tests(experiment, parts) if report is not None else {}
 
     import torch
     import transformers
@@ -256,24 +260,39 @@ def train(
         "log": trainer.state.log_history,
     }
     if report is not None:
-        sealed = SealedTest(parts.test, out / "sealed-test.jsonl")
-        measured = measure(trainer.model, trainer.processing_class, experiment, sealed.open(report), check, seed=seed + 1)
-        result["test"] = json.loads(measured.to_json())
+        result["test"] = {}
+        for name, rows in tests.items():
+            opened = SealedTest(rows, out / "sealed-test.jsonl").open(report)
+            cap = experiment.data.max_tests if name.startswith("taco") else None
+            judge = check if name == experiment.data.task else verifier(task(name).kind, runner, cap)
+            measured = measure(trainer.model, trainer.processing_class, experiment, name, opened, judge, seed=seed + 1)
+            result["test"][name] = json.loads(measured.to_json())
     if trainer.accelerator.is_main_process:
         out.mkdir(parents=True, exist_ok=True)
         (out / "run.json").write_text(json.dumps(result, indent=1, default=str))
     return result
 
 
-def measure(model: Any, tokenizer: Any, experiment: Experiment, rows: Sequence[Example], check: Verifier, seed: int = 0) -> Any:
-    """`evaluate.statistics` of the model on ``rows``, sampled and verified as the configuration says."""
+def _tests(experiment: Experiment, parts: Splits) -> dict[str, list[Example]]:
+    """Test examples by task, loaded before training so that a missing source costs nothing."""
+    tests = {experiment.data.task: parts.test} if parts.test else {}
+    tests |= {name: load(name) for name in experiment.evaluation.tasks}
+    if not tests:
+        raise ValueError("report: got a name; need data.n_test >= 1 or evaluation.tasks; because there is nothing to measure on")
+    return tests
+
+
+def measure(
+    model: Any, tokenizer: Any, experiment: Experiment, name: str, rows: Sequence[Example], check: Verifier, seed: int = 0
+) -> Measured:
+    """`evaluate.statistics` of the model on ``rows`` of the task ``name``, sampled as the configuration says."""
     import numpy as np
 
     from conformal_core import encode_answers
 
     from .evaluate import sample_texts, statistics
 
-    chosen, e = task(experiment.data.task), experiment.evaluation
+    chosen, e = task(name), experiment.evaluation
     prompts = columns(chosen, list(rows), chat=experiment.model.chat)["prompt"]
     if experiment.model.chat:
         prompts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]

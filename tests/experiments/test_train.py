@@ -116,6 +116,11 @@ def test_options_that_cannot_work_are_one_line(capsys, options, message):
     assert err.startswith(message) and err.count("\n") == 1
 
 
+def test_a_report_without_test_examples_is_refused_before_training(tmp_path):
+    with pytest.raises(ValueError, match=r"report: got a name; need data\.n_test >= 1 or evaluation\.tasks"):
+        train.train(override(small(CARM, "embedded"), ["data.n_test=0"]), tmp_path, report="x")
+
+
 def test_list(capsys):
     assert main(["train", "--list"]) == 0
     assert capsys.readouterr().out.split() == configs.names()
@@ -125,11 +130,13 @@ def test_list(capsys):
 @pytest.mark.parametrize("name", ["cgrpo/qwen2.5-7b-gsm8k", "carm/qwen3.5-9b-dapo_math"])
 def test_a_real_run_on_the_embedded_model(tmp_path, name):
     options = ["train", "--config", name, "--model", "embedded", "--max-steps", "6", "--out", str(tmp_path), "--report", "test"]
+    if name.startswith("cgrpo"):
+        options += ["--set", "model.lora.rank=4"]
     assert main(options) == 0
     run = json.loads((tmp_path / "run.json").read_text())
     assert run["steps"] == 6 and run["sizes"] == {"calibration": 40, "train": 200, "test": 40}
     assert run["totals"]["calibration"] == (40 * 8 if name.startswith("cgrpo") else 0)
     assert 0 < run["totals"]["trained"] <= run["totals"]["generated"]
-    ave = next(s for s in run["test"]["statistics"] if s["statistic"] == "pass" and s["k"] == 1)
+    ave = next(s for s in run["test"]["additions"]["statistics"] if s["statistic"] == "pass" and s["k"] == 1)
     assert 0.2 < ave["value"] < 0.95 and ave["low"] < ave["value"] < ave["high"]
     assert main(options) == 2  # the sealed test is open already
