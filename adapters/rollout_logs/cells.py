@@ -53,7 +53,7 @@ def as_floats(batch: Batch, path: str, file: str, intake: Intake, *, missing: st
     if missing is not None:
         for i in np.flatnonzero(np.isnan(values)):
             cell = None if column is None else (column[int(i)].as_py() if is_array(column) else column[int(i)])
-            if cell is None or (isinstance(cell, float) and cell != cell):
+            if cell is None or cell == [] or (isinstance(cell, float) and cell != cell):
                 intake.report(file, batch.row(int(i)), path, missing)
     return values
 
@@ -72,7 +72,7 @@ def _number(cell: Any) -> float | None:
         except ValueError:
             return None
     if isinstance(cell, list) and all(isinstance(x, (int, float)) for x in cell):
-        return float(sum(cell))
+        return float(sum(cell)) if cell else float("nan")
     return None
 
 

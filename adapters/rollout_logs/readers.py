@@ -201,9 +201,10 @@ def _jsonl(log: LogFile, needed: Sequence[str], intake: Intake) -> Iterator[Batc
 def _block(log: LogFile, lines: bytes, first: int, n: int, needed: Sequence[str], intake: Intake) -> Iterator[Batch]:
     """Arrow's parser where every line is an object of one shape, Python's line by line elsewhere (NaN, mixed types, damage)."""
     try:
+        lines.decode("utf-8")  # Arrow takes text as it comes
         options = pa_json.ReadOptions(use_threads=False, block_size=max(len(lines), 1 << 12))
         table = pa_json.read_json(io.BytesIO(lines), read_options=options)
-    except pa.ArrowException:
+    except (UnicodeDecodeError, pa.ArrowException):
         table = None
     if table is not None and table.num_rows == n:
         columns = {name: table.column(name).combine_chunks() for name in needed if name in table.column_names}

@@ -125,7 +125,7 @@ def _explode(batch: Batch, schema: Schema) -> Batch:
     nested = is_array(column) and (pa.types.is_list(column.type) or pa.types.is_large_list(column.type))
     if not nested and not (isinstance(column, list) and any(isinstance(c, list) for c in column)):
         return batch
-    cells = as_list(column)
+    cells = [[None] if cell == [] else cell for cell in as_list(column)]  # a group without responses is a row without a verdict
     text = batch.get(schema.columns["completion"]) if "completion" in schema.columns else None
     texts = None if text is None else as_list(text)
     if texts is not None and not any(isinstance(t, list) and not (t and isinstance(t[0], dict)) for t in texts):
@@ -133,7 +133,7 @@ def _explode(batch: Batch, schema: Schema) -> Batch:
     sizes = [len(c) if isinstance(c, list) else 1 for c in cells]
     out: dict[str, list[Any]] = {}
     for name in batch.columns:
-        values = as_list(batch.columns[name])
+        values = cells if name == judge else as_list(batch.columns[name])
         out[name] = [
             v
             for value, size in zip(values, sizes, strict=True)

@@ -252,6 +252,20 @@ def test_rows_with_lists_are_named_by_the_row_of_the_file(tmp_path, write_jsonl)
     assert groups.solved.tolist() == [0.5, 0.5]
 
 
+def test_bytes_that_are_no_text_cost_their_row_only(tmp_path):
+    good = b'{"prompt": "p", "completion": "c", "reward": 1}\n'
+    (tmp_path / "a.jsonl").write_bytes(good + b'{"prompt": "p", "completion": "\xa1", "reward": 1}\n' + good)
+    groups = load_groups([str(tmp_path)])
+    assert problems(groups.intake) == [(2, None, "not UTF-8")] and groups.intake.used == 2
+
+
+@pytest.mark.parametrize("completion", ["a", ["a", "b"]])
+def test_empty_lists_of_rewards_are_named(tmp_path, write_jsonl, completion):
+    rows = [{"prompt": "p", "completion": completion, "rewards": r} for r in ([0, 1], [], [1, 1])]
+    groups = load_groups([str(write_jsonl(tmp_path / "a.jsonl", rows))])
+    assert problems(groups.intake) == [(2, "rewards", "no reward")]
+
+
 def test_lines_that_lose_their_columns_are_counted(tmp_path, token_rows):
     rows = token_rows(30)
     padding = "x" * 200_000  # so that the rows without log-probabilities fill blocks of their own
