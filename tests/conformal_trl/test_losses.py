@@ -108,7 +108,8 @@ def check(model, trainer, loss, gradients, **kwargs):
     tokens = sum(len(r.completion) if r.live is None else sum(r.live) for b in batches for r in b)
     model.zero_grad()
     expected = window_loss(model, args, batches[: args.gradient_accumulation_steps], tokens, **kwargs)
-    assert loss == pytest.approx(float(expected.detach()), abs=1e-6, rel=1e-6)
+    # cispo and vespo sum log-probabilities of some nats, in the float32 of TRL's fused head, that cancel over the group
+    assert loss == pytest.approx(float(expected.detach()), abs=5e-6 if args.loss_type in ("cispo", "vespo") else 1e-6, rel=1e-6)
     if expected.requires_grad:
         expected.backward()
     both = [(gradients[n], p.grad) for n, p in model.named_parameters() if n in gradients and p.grad is not None]
@@ -150,8 +151,9 @@ def ragged_loss_and_gradients(model, tokenizer, dataset, loss_type, scale, windo
     parts, accumulation = window
     retained = retained and accumulation == 1 and mask != "none"
     thresholds = {"carm": 1.05, "geomean": 1.01, "mean_exp_abs": 1.05, "opsm": 0.02}
+    drift = 0.05 if loss_type == "vespo" else 0.3  # vespo's weight multiplies the rounding of log w by |k - lambda w|
     trainer, loss, gradients, groups = run(
-        model, tokenizer, dataset, seed, counts, parts=parts, gradient_accumulation_steps=accumulation, loss_type=loss_type,
+        model, tokenizer, dataset, seed, counts, drift, parts=parts, gradient_accumulation_steps=accumulation, loss_type=loss_type,
         scale_rewards=scale, prune=prune, response_mask=mask, response_mask_threshold=thresholds.get(mask),
         response_mask_normalize="retained" if retained else "fixed", importance_sampling_level=level,
     )  # fmt: skip

@@ -115,8 +115,8 @@ def test_reference_kl_covers_trained_rows_only(saved_model, tokenizer, dataset, 
     config = make_config(4, 6, beta=0.1, max_steps=2)
     trainer = CGRPOTrainer(saved_model, parity, config, dataset, processing_class=tokenizer)
     rows = []
-    score = trainer._score
-    trainer._score = lambda m, b: rows.append(b["advantages"].numel()) or score(m, b)
+    score = trainer.score
+    trainer.score = lambda m, b: rows.append(b["advantages"].numel()) or score(m, b)
     recording.install(trainer)
     trainer.train()
     assert sum(rows) == trainer.ledger.totals()["trained"] == sum(recording.training_rows)

@@ -113,8 +113,8 @@ def test_rows_and_loss_of_the_ragged_batch(model, tokenizer, dataset, make_confi
     trainer = CGRPOTrainer(model, reward, config, dataset, processing_class=tokenizer, rollout_policy=Scripted(counts, k_max))
     recording.install(trainer)
     captured, losses = [], []
-    split = trainer._generation_step
-    trainer._generation_step = lambda inputs: captured.append(split(inputs)) or captured[-1]
+    split = trainer.generation.step
+    trainer.generation.step = lambda inputs: captured.append(split(inputs)) or captured[-1]
     compute = trainer._compute_loss
     trainer._compute_loss = lambda m, i: losses.append(compute(m, i)) or losses[-1]
     gradients = {}
@@ -167,14 +167,14 @@ def test_recorded_log_probabilities_are_the_trainers_own(model, tokenizer, datas
     config = make_config(4, 6, temperature=0.7, max_steps=1, prune="none")
     trainer = CGRPOTrainer(model, Reward(), config, dataset, processing_class=tokenizer)
     batches = []
-    split = trainer._generation_step
+    split = trainer.generation.step
 
     def capture(inputs):
         parts = split(inputs)
-        batches.append((parts[0], trainer._score(trainer.model, parts[0])))
+        batches.append((parts[0], trainer.score(trainer.model, parts[0])))
         return parts
 
-    trainer._generation_step = capture
+    trainer.generation.step = capture
     trainer.train()
     batch, scored = batches[0]
     live = batch["completion_mask"].bool()
