@@ -9,37 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .auto_delta import _rational, auto_delta, disjoint_split
+from .budget_calibration import AutoDelta, AutoRule, BudgetCalibration
 from .keys import uniforms
 from .lead import Statistic
 from .learn_then_test import StopRisk
 from .level import Level, as_level
+from .nested import NestedThresholds
 from .outcomes import UNPARSABLE, Outcomes
-from .policy import CalibrationRequest, FixedBudget, RolloutPolicy
+from .policy import CalibrationRequest, RolloutPolicy
+from .schedule import RecalibrationSchedule, positive
 from .scores import APS, Score
-from .stop_rules import KNOB_RULES, RuleName, StopOptions, StopRule, rule_from_json, rule_stop, without_guarantee
+from .stop_rules import KNOB_RULES, RuleName, StopOptions, StopRule, rule_from_json, rule_stop
 from .thresholds import BudgetThresholds, check_grid
 
 __all__ = ["ConformalBudget"]
-
-
-def _is_due(step: int, last: int | None, every: int) -> bool:
-    """Whether a multiple of ``every`` was reached since the calibration of step ``last``."""
-    return last is None or step // every > last // every
-
-
-def _positive(name: str, value: int) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}: got {value!r}; need an integer >= 1; because it counts prompts or steps")
-    return int(value)
-
-
-def _need_width(outcomes: Outcomes, k_max: int) -> None:
-    if outcomes.n < 1 or outcomes.drawn.min() < k_max:
-        raise ValueError(
-            f"outcomes: got {outcomes.n} prompts with at least {outcomes.drawn.min() if outcomes.n else 0} responses; "
-            f"need {k_max} responses of at least one prompt; because every budget of the grid is calibrated"
-        )
 
 
 class ConformalBudget(RolloutPolicy):
@@ -56,28 +39,38 @@ class ConformalBudget(RolloutPolicy):
         Nonconformity score that calibrates and stops; default ``APS()``.  The two knob rules do not use it: they calibrate and stop on
         ``statistic``.
     delta : "auto" or number
-        Miscoverage.  ``"auto"`` takes it from the solve rate at ``K_max`` at every calibration (:func:`auto_delta`).
+        Miscoverage.  ``"auto"`` takes it from the solve rate at ``K_max`` at every calibration; see ``auto_rule``.
     multiplicity : {"per_budget", "bonferroni", "max_rank", "split_ecdf", "max_score", "risk_control", "learn_then_test"}
         What the level is spent on; see *Guarantee*.  The first five give a threshold of the score at every budget
         (:func:`calibrate_thresholds`), the last two are knob rules (:func:`risk_control`, :func:`learn_then_test`).
     n_calibration, recalibrate_every : int
-        Prompts per calibration, and steps between calibrations (the first is before step 0).
+        Prompts per calibration, and steps between calibrations (the first is before step 0).  A calibration prompt is rolled out until its
+        score is known (:func:`calibration_rollout`): first-success thresholds cost a full group only where nothing passes.
     split : bool
         With ``delta="auto"``: choose delta on a random half of the prompts and the thresholds on the other.  ``False`` is the protocol
         of the paper's reported figures (both on the same prompts), for which no guarantee holds.
-    epsilon : number
-        Slack of :func:`auto_delta`.
+    epsilon : number, optional
+        Slack of :func:`auto_delta`, read with ``delta="auto"`` alone.  Default 0.05.
+    auto_rule : {"epsilon", "clopper_pearson"}, optional
+        With ``delta="auto"``: :func:`auto_delta`, the default, or :func:`auto_delta_upper`, the bound at gamma = 1/10 in place of a slack.
     statistic : {"top_share", "margin"}, optional
         For the knob rules: what the knob is on (:func:`conformal_core.lead.lead`).  Default ``"top_share"``.
     gamma, risk : optional
         For ``"learn_then_test"``: probability of an unlucky calibration set (default 1/10), and whether delta bounds ``"wrong_stop"``, the
         default, or ``"wrong_given_stop"``.
+    alarm : number, optional
+        Level of a :class:`DriftMonitor` on the passes among the first ``grid[0]`` responses of every training prompt; its alarm makes a
+        calibration due.  Default: the clock alone.
+    nested : sequence of numbers, optional
+        Shares of the calibration prompts that are rolled to each budget, beginning with 1 (:class:`NestedRollout`): many prompts where they
+        are cheap, few where they are dear, exact ranks at every budget (:func:`nested_thresholds`).  Only with a fixed delta, a score that
+        reads answers, and ``"per_budget"`` or ``"bonferroni"``, which rank each budget on its own.
     seed : int
         Key of the random streams; one uniform per prompt and step, shared over answers and budgets.
 
     Attributes
     ----------
-    stop_rule : BudgetThresholds or RiskControl or LearnThenTest or None
+    stop_rule : BudgetThresholds or NestedThresholds or RiskControl or LearnThenTest or None
         The calibrated object that :meth:`more` reads.
 
     Notes
@@ -87,7 +80,8 @@ class ConformalBudget(RolloutPolicy):
     at each fixed budget), and at most ``delta`` under ``"bonferroni"``, the joint rules and ``"risk_control"``.  It is a bound on the joint
     event and says nothing given that a prompt stopped.  Under ``"learn_then_test"``, for i.i.d. prompts, the named risk, which may be
     P(wrong | stop), is at most ``delta`` with probability ``1 - gamma`` over the calibration set.  ``ReleasedAPS`` carries no guarantee
-    under any of them, because it stops on unanimity when its threshold is 1.
+    under any of them, because it stops on unanimity when its threshold is 1.  With ``alarm`` a bound delta becomes at most
+    ``delta / (1 - alarm)``, since a rule is in force only while no alarm was raised.
 
     Raises
     ------
@@ -121,38 +115,36 @@ class ConformalBudget(RolloutPolicy):
         n_calibration: int = 200,
         recalibrate_every: int = 50,
         split: bool = True,
-        epsilon: Level = "0.05",
+        epsilon: Level | None = None,
+        auto_rule: AutoRule | None = None,
         statistic: Statistic | None = None,
         gamma: Level | None = None,
         risk: StopRisk | None = None,
+        alarm: Level | None = None,
+        nested: Sequence[Level] | None = None,
         seed: int = 0,
     ) -> None:
         self.grid = check_grid(grid)
         self.k_max = self.grid[-1]
-        self.options = StopOptions(multiplicity, statistic, gamma, risk)
         self.score: Score = APS() if score is None else score
         if not isinstance(self.score, Score):
             raise ValueError(f"score: got {score!r}; need a Score such as APS(); because it both calibrates and stops")
         self.multiplicity: RuleName = multiplicity
-        self.n_calibration = _positive("n_calibration", n_calibration)
-        self.recalibrate_every = _positive("recalibrate_every", recalibrate_every)
-        self.split = bool(split)
-        self.epsilon = _rational("epsilon", epsilon)
-        self.seed = int(seed)
+        self.n_calibration = positive("n_calibration", n_calibration)
+        self.split, self.seed = bool(split), int(seed)
         self.auto = isinstance(delta, str) and delta == "auto"
+        chooser = AutoDelta.of(auto_rule, epsilon, self.split)
+        if auto_rule is not None and not self.auto:
+            raise ValueError(f"auto_rule: got {auto_rule!r}; need none; because delta = {delta!r} is given")
         self.delta: Fraction | None = None if self.auto else as_level(delta)
+        options = StopOptions(multiplicity, statistic, gamma, risk)
+        self._calibration = BudgetCalibration(
+            self.grid, self.score, options, chooser if self.delta is None else self.delta, nested, self.n_calibration, self.seed
+        )
+        self.recalibrate_every = positive("recalibrate_every", recalibrate_every)
+        self._schedule = RecalibrationSchedule(self.recalibrate_every, alarm=alarm, stage=self.grid[0], seed=self.seed)
         self.needs_answers = multiplicity in KNOB_RULES or self.score.needs_answers
         self.stop_rule: StopRule | None = None
-        self._calibrated_at: int | None = None
-        if self.delta is not None:
-            need = self.options.need(self.delta, len(self.grid))
-            if self.n_calibration < need:
-                raise ValueError(
-                    f"n_calibration: got {self.n_calibration}; need {need}; because with fewer prompts no threshold "
-                    f"at delta = {self.delta} under {multiplicity!r} is finite, and nothing can stop"
-                )
-        elif self.split and self.n_calibration < 2:
-            raise ValueError("n_calibration: got 1; need 2; because split=True chooses delta and the thresholds on different prompts")
 
     def __repr__(self) -> str:
         delta = "auto" if self.auto else str(self.delta)
@@ -162,40 +154,32 @@ class ConformalBudget(RolloutPolicy):
     # -- calibration -------------------------------------------------------------------------------------------------------
 
     def calibration(self, step: int) -> CalibrationRequest | None:
-        """Full groups for ``n_calibration`` prompts, before step 0 and each time ``recalibrate_every`` more steps have passed."""
-        if not _is_due(step, self._calibrated_at, self.recalibrate_every):
+        """``n_calibration`` prompts until their scores are known: first, every ``recalibrate_every`` steps and after an alarm."""
+        why = self._schedule.due(step)
+        if why is None:
             return None
-        return CalibrationRequest(self.n_calibration, FixedBudget(self.k_max), f"stopping rule of step {step}")
+        return CalibrationRequest(self.n_calibration, self._calibration.rollout, f"stopping rule of step {step}: {why}")
 
     def calibrate(self, outcomes: Outcomes) -> None:
-        """Compute delta (if automatic) and :attr:`stop_rule` from groups of ``K_max`` responses with known gold.
+        """Compute delta (if automatic) and :attr:`stop_rule` from the prompts asked for, with known gold if the score reads answers.
 
         ``outcomes.step`` is the step of the request: it keys the random streams and sets the clock of the next calibration.
 
         Raises
         ------
         ValueError
-            If there are no prompts (two, if they are to be split) or a group holds fewer than ``K_max`` responses.
+            If there are no prompts (two, if they are to be split) or what was drawn of one does not determine its score: ``K_max``
+            responses, or a success before for first-success thresholds, or the budget assigned under ``nested``.
         """
-        _need_width(outcomes, self.k_max)
-        rows = np.argsort(outcomes.prompt_ids, kind="stable").astype(np.int64)  # so that a split ignores the order of the rows
-        reference, key = rows[:0], (self.seed % 2**64, outcomes.step)
-        if self.auto:
-            first = rows
-            if self.split:
-                idx_delta, idx_q = disjoint_split(outcomes.n, seed=key)
-                reference, rows = rows[idx_delta], rows[idx_q]
-                first = reference
-            solved = outcomes.passes[first, : self.k_max].any(axis=1)
-            self.delta = auto_delta(int(solved.sum()), len(first), epsilon=self.epsilon)
-        assert self.delta is not None
-        rule = self.options.calibrate(
-            outcomes, self.grid, self.delta, self.score, self._u(outcomes), reference=reference, rows=rows, seed=key
-        )
-        if self.auto and not self.split:
-            rule = without_guarantee(rule, f"delta = {self.delta} was chosen by looking at the same prompts")
-        self.stop_rule = rule
-        self._calibrated_at = outcomes.step
+        wide = outcomes.widen(self.k_max)
+        self._calibration.check(wide)
+        self.stop_rule = self._calibration.rule(wide, self._u)
+        self.delta = self.stop_rule.delta
+        self._schedule.calibrated(wide)
+
+    def update(self, outcomes: Outcomes) -> None:
+        """Show the training prompts of a step to the drift monitor, if there is one."""
+        self._schedule.observe(outcomes)
 
     # -- decisions ---------------------------------------------------------------------------------------------------------
 
@@ -252,44 +236,33 @@ class ConformalBudget(RolloutPolicy):
         return {"false_stop": (int((stopped & ~right).sum()), outcomes.n)}
 
     def metrics(self) -> Mapping[str, float]:
-        """``delta`` and ``q_<k>`` per budget, or ``delta`` and ``lambda``; nothing before the first calibration."""
-        rule = self.stop_rule
+        """Once calibrated, ``delta`` and ``q_<k>`` per budget, or ``delta`` and ``lambda``; with ``alarm``, ``drift_evidence``."""
+        rule, drift = self.stop_rule, dict(self._schedule.metrics())
         if rule is None:
-            return {}
-        if not isinstance(rule, BudgetThresholds):
-            return {"delta": float(rule.delta), "lambda": float(rule.lam)}
-        return {"delta": float(rule.delta)} | {f"q_{k}": q for k, q in zip(rule.grid, rule.q, strict=True)}
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "grid": list(self.grid),
-            "score": None if self.multiplicity in KNOB_RULES else repr(self.score),
-            "options": [self.options.statistic, str(self.options.gamma), self.options.risk],
-            "delta": "auto" if self.auto else str(self.delta),
-            "multiplicity": self.multiplicity,
-            "split": self.split,
-            "epsilon": str(self.epsilon),
-            "seed": self.seed,
-        }
+            return drift
+        if not isinstance(rule, BudgetThresholds | NestedThresholds):
+            return {"delta": float(rule.delta), "lambda": float(rule.lam)} | drift
+        return {"delta": float(rule.delta)} | {f"q_{k}": q for k, q in zip(rule.grid, rule.q, strict=True)} | drift
 
     def state_dict(self) -> dict[str, Any]:
-        """Clock, delta and rule.  A calibration that was asked for but not received is asked for again after a restart."""
+        """Clock and monitor, delta and rule.  A calibration that was asked for but not received is asked for again after a restart."""
         rule = self.stop_rule
         return {
-            "config": self._config(),
-            "calibrated_at": self._calibrated_at,
+            "config": self._calibration.config(),
+            "schedule": self._schedule.state_dict(),
             "delta": None if self.delta is None else str(self.delta),
             "rule": None if rule is None else [type(rule).__name__, rule.to_json()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`; raises ``ValueError`` if it was saved by a policy with other arguments."""
-        if state.get("config") != self._config():
+        mine = self._calibration.config()
+        if state.get("config") != mine:
             raise ValueError(
-                f"state: got the state of {state.get('config')}; need that of {self._config()}; "
+                f"state: got the state of {state.get('config')}; need that of {mine}; "
                 "because a rule calibrated for one is not valid for the other"
             )
-        self._calibrated_at = state["calibrated_at"]
+        self._schedule.load_state_dict(state["schedule"])
         self.delta = None if state["delta"] is None else Fraction(state["delta"])
         self.stop_rule = None
         if state["rule"] is not None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .keys import uniforms
-from .level import Level, as_level, min_calibration_size
+from .level import Level, as_level, conformal_rank, min_calibration_size
 from .outcomes import Outcomes
 from .policy import RolloutPolicy
 from .quantile import conformal_quantile
@@ -91,8 +92,9 @@ def nested_budgets(
 class NestedRollout(RolloutPolicy):
     """Roll each calibration prompt out, in one go, to the largest budget whose share exceeds the prompt's keyed uniform number.
 
-    Each prompt decides alone, so calibration prompts may be spread over processes; the sizes ``n_k`` are then random (binomial), and the
-    ranks of :func:`nested_thresholds` are exact given them, since they do not depend on any score.
+    Each prompt decides alone, so calibration prompts may be spread over processes, and always alike, so its budget is known at any later
+    step; the sizes ``n_k`` are then random (binomial), and the ranks of :func:`nested_thresholds` are exact given them, since they do not
+    depend on any score.
 
     Parameters
     ----------
@@ -121,7 +123,7 @@ class NestedRollout(RolloutPolicy):
         return f"NestedRollout({self.grid}, {tuple(map(str, self.shares))})"
 
     def first(self, prompt_ids: NDArray[np.uint64], step: int) -> NDArray[np.int64]:
-        u = uniforms(prompt_ids, seed=self.seed, step=step, stream="nested")
+        u = uniforms(prompt_ids, seed=self.seed, step=0, stream="nested")
         reached = (u[:, None] < np.array([float(s) for s in self.shares])).sum(axis=1)
         return np.asarray(np.array((0, *self.grid), np.int64)[reached])
 
@@ -198,7 +200,12 @@ def nested_thresholds(
     Raises
     ------
     ValueError
-        If shapes or level are out of range, no prompt reached a budget, or a score within ``drawn`` is NaN.
+        If shapes or level are out of range, no prompt reached the first budget, or a score within ``drawn`` is NaN.
+
+    Warns
+    -----
+    UserWarning
+        If too few prompts reached a budget: its threshold is ``inf`` and nothing stops there; the message names the size that would do.
 
     Examples
     --------
@@ -218,18 +225,28 @@ def nested_thresholds(
     total = as_level(delta)
     level = total / len(budgets) if multiplicity == "bonferroni" else total
     counts = [int((reach >= k).sum()) for k in budgets]
-    if min(counts) < 1:
-        raise ValueError(f"drawn: got {counts} prompts at budgets {budgets}; need 1 at each; because a threshold is a score")
-    columns = [conformal_quantile(table[reach >= k, j], level) for j, k in enumerate(budgets)]
+    if counts[0] < 1:
+        raise ValueError(f"drawn: got {counts} prompts at budgets {budgets}; need 1 at the first; because a threshold is a score")
+    ranks = tuple(conformal_rank(n, level) for n in counts)
+    q = tuple(conformal_quantile(table[reach >= k, j], level).value if counts[j] else inf for j, k in enumerate(budgets))
     where = f"all {len(budgets)} budgets" if multiplicity == "bonferroni" else "each fixed budget"
-    short = [k for k, c in zip(budgets, columns, strict=True) if not c.attainable]
-    lacking = f"; budgets {short} have fewer than {min_calibration_size(level)} prompts and never stop" if short else ""
+    attainable = tuple(rank <= n for rank, n in zip(ranks, counts, strict=True))
+    short = [k for k, enough in zip(budgets, attainable, strict=True) if not enough]
+    need = min_calibration_size(level)
+    lacking = f"; budgets {short} have fewer than {need} prompts and never stop" if short else ""
+    if short:
+        warnings.warn(
+            f"drawn: got {counts} prompts at budgets {budgets}; need {need} at each; because with fewer no threshold at level {level} is "
+            f"finite, and nothing stops at budgets {short}",
+            UserWarning,
+            stacklevel=2,
+        )
     return NestedThresholds(
         grid=budgets,
-        q=tuple(c.value for c in columns),
-        ranks=tuple(c.rank for c in columns),
+        q=q,
+        ranks=ranks,
         n=tuple(counts),
-        attainable=tuple(c.attainable for c in columns),
+        attainable=attainable,
         delta=total,
         level=level,
         multiplicity=multiplicity,

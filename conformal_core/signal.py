@@ -130,7 +130,8 @@ class SignalBudget(UntilMixed):
         self._windows = [
             StreamWindow(self.delta, size, drift=drift, recency=recency, gamma=gamma) for _ in range(2 if self.by_first_outcome else 1)
         ]
-        self._schedule = RecalibrationSchedule(recalibrate_every, alarm=alarm, stage=self.grid[0], seed=self.seed)
+        every = positive("recalibrate_every", recalibrate_every)
+        self._schedule = RecalibrationSchedule(every, alarm=alarm, stage=self.grid[0], seed=self.seed)
         self._clock = self._read_windows()
         #: Step of the last update, and the clock under which it was sampled.
         self._updated: tuple[int, tuple[float, ...], tuple[bool, ...]] | None = None

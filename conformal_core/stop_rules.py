@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from .auto_delta import disjoint_split
 from .lead import Statistic, margin_stop
 from .learn_then_test import LearnThenTest, StopRisk, certifiable_size, default_starts, learn_then_test
 from .level import Level, as_level
+from .nested import NestedThresholds
 from .outcomes import Outcomes
 from .risk_control import RiskControl, risk_control
 from .score import Score
@@ -21,7 +22,7 @@ from .thresholds import BudgetThresholds, calibrate_thresholds, calibration_need
 
 __all__ = ["KNOB_RULES", "RULES", "RuleName", "StopOptions", "StopRule"]
 
-StopRule = BudgetThresholds | RiskControl | LearnThenTest
+StopRule = BudgetThresholds | NestedThresholds | RiskControl | LearnThenTest
 RuleName = Literal["per_budget", "bonferroni", "max_rank", "split_ecdf", "max_score", "risk_control", "learn_then_test"]
 #: Rules that give a threshold of a score at every budget, and rules that give one knob on the lead of the leading answer.
 THRESHOLD_RULES: tuple[RuleName, ...] = ("per_budget", "bonferroni", "max_rank", "split_ecdf", "max_score")
@@ -106,7 +107,7 @@ def rule_stop(
     rule: StopRule, j: int, k: int, outcomes: Outcomes, score: Score, u: NDArray[np.float64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Which prompts stop at the j-th budget of the grid, k, and on which answer."""
-    if isinstance(rule, BudgetThresholds):
+    if isinstance(rule, BudgetThresholds | NestedThresholds):
         return score.stop(outcomes, k, rule.q[j], u)
     return margin_stop(outcomes, k, rule.lam, rule.statistic)
 
@@ -118,7 +119,7 @@ def without_guarantee(rule: StopRule, why: str) -> StopRule:
 
 def rule_from_json(kind: str, data: Mapping[str, Any]) -> StopRule:
     """Inverse of ``to_json`` of the rule class named ``kind``."""
-    classes: dict[str, type[BudgetThresholds] | type[RiskControl] | type[LearnThenTest]] = {
-        c.__name__: c for c in (BudgetThresholds, RiskControl, LearnThenTest)
+    kinds: dict[str, Callable[[Mapping[str, Any]], StopRule]] = {
+        c.__name__: c.from_json for c in (BudgetThresholds, NestedThresholds, RiskControl, LearnThenTest)
     }
-    return classes[kind].from_json(data)
+    return kinds[kind](data)

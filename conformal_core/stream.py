@@ -74,6 +74,9 @@ class StreamCalibrated(RolloutPolicy):
         request = policy.calibration(0)
         if request is None:
             raise ValueError(f"policy: got {policy!r}; need one that asks for calibration; because there is nothing to calibrate")
+        own = getattr(policy, "_schedule", None)
+        if isinstance(own, RecalibrationSchedule) and own.monitor is not None:
+            raise ValueError(f"policy: got an alarm of its own in {policy!r}; need alarm here; because nobody asks it what is due")
         self.policy, self.rollout = policy, request.rollout
         self.k_max = max(policy.k_max, self.rollout.k_max)
         self.needs_answers = policy.needs_answers or self.rollout.needs_answers

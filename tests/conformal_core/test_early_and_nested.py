@@ -67,13 +67,18 @@ def test_nested_rollout_draws_in_one_go_and_in_the_shares_asked_for():
     assert set(drawn) == {2, 4, 8}
     for k, share in ((4, 0.5), (8, 0.125)):
         assert binomtest(int((drawn >= k).sum()), 500, share).pvalue > 1e-3
-    assert not np.array_equal(rollout.first(IDS, 8), drawn)
+    np.testing.assert_array_equal(rollout.first(IDS, 8), drawn)  # so that a later step can tell a prompt's budget
+    assert not np.array_equal(NestedRollout((2, 4, 8), (1, "1/2", 0.125), seed=3).first(IDS, 7), drawn)
 
 
 def test_a_budget_with_too_few_prompts_never_stops_and_says_so():
-    found = nested_thresholds(np.zeros((9, 2)), np.array([4] * 3 + [2] * 6), (2, 4), "1/5")
+    with pytest.warns(UserWarning, match=r"^drawn: got \[9, 3\] .*; need 4 at each; because .* nothing stops at budgets \[4\]"):
+        found = nested_thresholds(np.zeros((9, 2)), np.array([4] * 3 + [2] * 6), (2, 4), "1/5")
     assert found.attainable == (True, False) and found.q == (0.0, inf) and "budgets [4] have fewer than 4" in found.guarantee
     assert NestedThresholds.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
+    with pytest.warns(UserWarning, match=r"^drawn: got \[9, 0\]"):  # a lot that gave a budget to nobody ends no run
+        none = nested_thresholds(np.zeros((9, 2)), np.array([2] * 9), (2, 4), "1/5")
+    assert (none.n, none.ranks, none.q, none.attainable) == ((9, 0), (8, 1), (0.0, inf), (True, False))
 
 
 def test_adaptive_level_at_its_ends():
@@ -101,7 +106,7 @@ def test_adaptive_level_at_its_ends():
         (lambda: nested_cost((2, 4), (3,)), r"sizes: got \(3,\); need"),
         (lambda: NestedRollout((2, 4), ("1/2", 1)), "shares: got"),
         (lambda: NestedRollout((2, 4), (1, 0)), "shares: got 0; need"),
-        (lambda: nested_thresholds(np.zeros((3, 2)), np.array([2, 2, 2]), (2, 4), "1/2"), "drawn: got"),
+        (lambda: nested_thresholds(np.zeros((3, 2)), np.array([1, 1, 1]), (2, 4), "1/2"), "drawn: got"),
         (lambda: nested_thresholds(np.zeros((3, 1)), np.array([2, 2, 2]), (2, 4), "1/2"), "scores: got shape"),
         (lambda: nested_thresholds(np.full((3, 2), np.nan), np.array([4] * 3), (2, 4), "1/2"), "scores: got NaN"),
         (lambda: nested_thresholds(np.zeros((3, 2)), np.array([4] * 3), (2, 4), "1/2", "holm"), "multiplicity: got 'holm'; need"),
