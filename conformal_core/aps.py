@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .counts import counts_on_grid, gold_counts, top_answer
+from .counts import gold_counts_on_grid, top_answer
 from .outcomes import Outcomes
 from .score import (
     Bools,
@@ -76,10 +76,8 @@ class APS(Score):
         codes, gold = answer_codes(outcomes), gold_codes(outcomes)
         scores = np.empty((outcomes.n, len(budgets_within(grid, outcomes.width))))
         for rows in row_blocks(outcomes.n, outcomes.width):
-            for m, k, counts in counts_on_grid(codes[rows], grid):
-                own = gold_counts(codes[rows], gold[rows], k)
-                above = (counts > own[:, None]).sum(axis=1)
-                scores[rows, m] = np.where(own > 0, (above + coin[rows] * own) / k, 1.0)
+            own, above = gold_counts_on_grid(codes[rows], gold[rows], grid)
+            scores[rows] = np.where(own > 0, (above + coin[rows, None] * own) / np.asarray(grid, dtype=np.int64), 1.0)
         return blank_undrawn(scores, outcomes, grid)
 
     def stop(self, outcomes: Outcomes, k: int, q: float, u: ArrayLike) -> tuple[Bools, Ints]:

@@ -1,4 +1,8 @@
-"""How often each answer occurs among the first k responses, for whole tables at once."""
+"""How often each answer occurs among the first k responses, for whole tables at once.
+
+An answer is counted in a *slot* of its own: a small number, equal within a row iff the answers are, 0 for a response without an answer.
+The histogram of a row over its slots grows by the responses between one budget and the next, so all budgets take one pass.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ def answer_counts(codes: ArrayLike, k: int) -> Ints:
     >>> answer_counts([[0, 1, 0, -1]], 4).tolist()
     [[2, 1, 2, 0]]
     """
-    table = np.asarray(codes)
+    table = np.asarray(codes, dtype=np.int64)
     budgets_within((k,), table.shape[1])
     return next(counts for _, _, counts in counts_on_grid(table, (k,)))
 
@@ -73,15 +77,49 @@ def _top_of_block(codes: Ints, k: int) -> TopAnswer:
 
 def counts_on_grid(codes: Ints, grid: Sequence[int]) -> Iterator[tuple[int, int, Ints]]:
     """(index, k, counts of each position's answer among the first k), with one pass over the columns for all budgets."""
+    cells, slots = slot_cells(codes[:, : max(grid, default=0)])
+    for m, k, histogram in histograms(cells, slots, grid):
+        yield m, k, histogram.ravel()[cells[:k]].T
+
+
+def gold_counts_on_grid(codes: Ints, gold: Ints, grid: Sequence[int]) -> tuple[Ints, Ints]:
+    """How often the gold answer occurs among the first k, and how many of those k hold a more frequent answer; (n, M) each."""
+    cells, slots = slot_cells(np.column_stack([codes, gold]))
+    own, above = np.empty((2, len(grid), len(codes)), np.int64)
+    for m, _, histogram in histograms(cells[:-1], slots, grid):
+        own[m] = histogram.ravel()[cells[-1]]
+        above[m] = histogram.sum(axis=0, where=histogram > own[m])
+    return own.T, above.T
+
+
+def slot_cells(codes: Ints) -> tuple[Ints, int]:
+    """Where each response is counted in the histograms of all rows, ``slot * n + row``, shape (width, n); and the number of slots."""
+    n, width = codes.shape
+    number = int(codes.max(initial=-1)) + 2
+    if number * n <= 2 * codes.size + 2**14:
+        slots = np.maximum(codes, -1) + 1
+    else:
+        order = codes.argsort(axis=1)
+        ordered = np.take_along_axis(codes, order, axis=1)
+        new = (ordered >= 0) & (np.diff(ordered, axis=1, prepend=-1) != 0)
+        slots, number = np.empty_like(codes), width + 1
+        np.put_along_axis(slots, order, new.cumsum(axis=1), axis=1)
+    return np.ascontiguousarray(slots.T) * n + np.arange(n), number
+
+
+def histograms(cells: Ints, slots: int, grid: Sequence[int]) -> Iterator[tuple[int, int, Ints]]:
+    """(index, k, how often each answer occurs among the first k, shape (slots, n)); slot 0, for no answer, holds 0."""
     wanted: dict[int, list[int]] = {}
     for m, k in enumerate(grid):
         wanted.setdefault(int(k), []).append(m)
-    counts = np.zeros((codes.shape[0], max(wanted, default=0)), np.int64)
-    answered = codes[:, : counts.shape[1]] >= 0
-    for column in range(counts.shape[1]):
-        counts += (codes[:, : counts.shape[1]] == codes[:, column, None]) & answered
-        for m in wanted.get(column + 1, ()):
-            yield m, column + 1, counts[:, : column + 1].copy()
+    n, seen = cells.shape[1], 0
+    total = np.zeros((slots, n), np.int64)
+    for k in sorted(wanted):
+        total += np.bincount(cells[seen:k].ravel(), minlength=total.size).reshape(total.shape)
+        total[0] = 0
+        seen = k
+        for m in wanted[k]:
+            yield m, k, total
 
 
 def gold_counts(codes: Ints, gold: Ints, k: int) -> Ints:

@@ -78,11 +78,12 @@ class FirstSuccess(Score):
 
 def first_pass(outcomes: Outcomes) -> Ints:
     """1-based position of the first success among those drawn; past every budget if there is none."""
-    won = outcomes.passes & outcomes.live
     never = np.iinfo(np.int64).max
     if not outcomes.width:
         return np.full(outcomes.n, never)
-    return np.where(won.any(axis=1), won.argmax(axis=1) + 1, never)
+    first = outcomes.passes.argmax(axis=1)  # of an undrawn success too, but then none was drawn before it
+    won = outcomes.passes[np.arange(outcomes.n), first] & (first < outcomes.drawn)
+    return np.where(won, first + 1, never)
 
 
 def first_answer(outcomes: Outcomes) -> Ints:

@@ -53,7 +53,7 @@ def as_level(delta: Level, name: str = "delta") -> Fraction:
     try:
         if isinstance(delta, (bool, np.bool_)):
             pass
-        elif isinstance(delta, (str, Decimal, Rational)):
+        elif isinstance(delta, (str, Decimal, Fraction, Rational)):
             value = Fraction(delta)
         elif isinstance(delta, np.integer):
             value = Fraction(int(delta))

@@ -143,6 +143,6 @@ def budgets_within(grid: Sequence[int], width: int) -> Sequence[int]:
 
 def uniform_row(u: ArrayLike, n: int) -> Floats:
     coin = np.ascontiguousarray(u, dtype=np.float64)
-    if coin.shape != (n,) or not bool(np.all((coin >= 0) & (coin <= 1))):
+    if coin.shape != (n,) or not (coin.min(initial=0.0) >= 0 and coin.max(initial=1.0) <= 1):
         raise ValueError(f"u: got shape {coin.shape}; need ({n},) with values in [0, 1]; because every prompt has one uniform number")
     return coin

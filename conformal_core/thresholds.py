@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .level import Level, as_level, min_calibration_size
-from .quantile import conformal_quantile
+from .level import Level, as_level, conformal_rank, min_calibration_size
 from .simultaneous import max_rank, max_score, score_matrix, split_ecdf
 
 __all__ = ["BudgetThresholds", "Multiplicity", "calibrate_thresholds"]
@@ -168,8 +167,8 @@ def calibrate_thresholds(
     level = total / tests
     last = n
     if multiplicity in ("per_budget", "bonferroni"):
-        columns = [conformal_quantile(column, level) for column in s.T]
-        q, rank = tuple(c.value for c in columns), columns[0].rank
+        rank = conformal_rank(n, level)
+        at = np.full(len(grid), inf) if rank > n else np.partition(s, rank - 1, axis=0)[rank - 1]
     else:
         if multiplicity == "split_ecdf":
             assert reference is not None
@@ -179,12 +178,12 @@ def calibrate_thresholds(
             joint = max_score(s, level)
         else:
             joint = max_rank(s, level, corrected=multiplicity == "max_rank")
-        q, rank = tuple(float(x) for x in joint.q), joint.rank
+        at, rank = joint
     if rank > last:
         _warn_unattainable(n, m, level, multiplicity, len(grid))
     return BudgetThresholds(
         grid=grid,
-        q=q,
+        q=tuple(at.tolist()),
         ranks=(rank,) * len(grid),
         n=n,
         delta=total,
