@@ -204,13 +204,14 @@ def _block(log: LogFile, lines: bytes, first: int, n: int, needed: Sequence[str]
         lines.decode("utf-8")  # Arrow takes text as it comes
         options = pa_json.ReadOptions(use_threads=False, block_size=max(len(lines), 1 << 12))
         table = pa_json.read_json(io.BytesIO(lines), read_options=options)
-    except (UnicodeDecodeError, pa.ArrowException):
-        table = None
-    if table is not None and table.num_rows == n:
+        table.validate(full=True)  # on values of mixed types its parser may hand out arrays that contradict themselves
         columns = {name: table.column(name).combine_chunks() for name in needed if name in table.column_names}
-        if not any(pa.types.is_timestamp(c.type) for c in columns.values()):  # Arrow reads date-like strings as times
-            yield Batch(first, n, columns)
-            return
+        fits = table.num_rows == n and not any(pa.types.is_timestamp(c.type) for c in columns.values())  # it reads dates as times
+    except (UnicodeDecodeError, pa.ArrowException, IndexError):
+        fits = False
+    if fits:
+        yield Batch(first, n, columns)
+        return
     rows: list[tuple[int, dict[str, Any]]] = []
     for number, line in enumerate(lines.splitlines() if b"\r" not in lines else lines.split(b"\n"), first):
         if not line.strip():

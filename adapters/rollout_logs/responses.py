@@ -230,7 +230,10 @@ def _columns(batch: Batch, plan: Plan, intake: Intake) -> Responses:
     step = np.full(batch.n, plan.step, np.int32)
     if "step" in c:
         given = as_floats(batch, c["step"], file, intake)
-        step = np.where(np.isnan(given), plan.step, given).astype(np.int32)
+        known = np.abs(given) < 2**31  # False for NaN
+        for i in np.flatnonzero(~known & ~np.isnan(given)):
+            intake.note(f"{file}, row {batch.row(int(i))}: the step {given[i]:g} is none; taken as {plan.step}")
+        step = np.where(known, given, plan.step).astype(np.int32)
     length, unit = _lengths(batch, schema, file, intake)
     answer = None
     if plan.answer_rule != "none":

@@ -373,6 +373,6 @@ def _example(batch: Batch, work: MaskWork, row: int, why: str, i: int, ratio: An
         length=int(ratio.length[i]),
         z=ratio.z[i][live].astype(np.float32)[:_KEEP_TOKENS],
         tokens=tuple(str(t) for t in tokens),
-        token_ids=tuple(int(t) for t in ids if t is not None),
+        token_ids=tuple(ids) if all(isinstance(t, int) for t in ids) else (),
         text=(completion_of(cell("completion")) or "")[:4000],
     )
