@@ -154,14 +154,11 @@ calibration_answer_column :
             raise ValueError(f"recalibrate_every: got {self.recalibrate_every}; need at least 0; because it counts optimizer steps")
         read_grid(self)
         self._resolve_old_logps()
-        if rule is not None:
-            marker = float(self.response_mask_threshold or 0.0)  # TRL calls its mask hook iff this field is set
-            if self.off_policy_mask_threshold not in (None, marker):
-                raise ValueError(
-                    f"off_policy_mask_threshold: got {self.off_policy_mask_threshold!r} beside response_mask="
-                    f"{self.response_mask!r}; need one of the two; because both use TRL's off-policy hook"
-                )
-            self.off_policy_mask_threshold = marker
+        if rule is not None and self.off_policy_mask_threshold is not None:
+            raise ValueError(
+                f"off_policy_mask_threshold: got {self.off_policy_mask_threshold!r} beside response_mask={self.response_mask!r}; need one "
+                "of the two; because both use TRL's off-policy hook"
+            )
         super().__post_init__()
         self._check_window()
 

@@ -8,7 +8,7 @@ import torch
 
 import carm_core
 
-from .masks import WEIGHING, MaskMonitor, guarded_base, mask_weights
+from .masks import MaskMonitor, guarded_base, mask_weights, weighs
 
 __all__ = ["TOKEN_COUNT_LOSSES", "Masking"]
 
@@ -34,7 +34,7 @@ class Masking:
         policy = "raise" if self.trainer.args.nonfinite_logps == "raise" else "reject"
         z = carm_core.log_ratio(current, sampling, mask, nonfinite=policy).z
         weigh_by = None
-        if self.trainer.args.response_mask in WEIGHING:
+        if weighs(self.rule):
             weigh_by = carm_core.log_ratio(old, sampling, mask, nonfinite=policy).z
         keep, factor = mask_weights(self.rule, z, mask, advantages, weigh_by)
         if old is not None and self.trainer.args.objective == "trl":

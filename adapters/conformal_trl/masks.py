@@ -10,7 +10,7 @@ import torch
 
 import carm_core
 
-__all__ = ["RULES", "MaskMonitor", "guarded_base", "make_rule", "mask_weights"]
+__all__ = ["RULES", "MaskMonitor", "guarded_base", "make_rule", "mask_weights", "weighs"]
 
 #: name: (class in carm_core, the parameter a threshold sets, its default)
 RULES: dict[str, tuple[str, str | None, float | None]] = {
@@ -60,6 +60,11 @@ def make_rule(name: str, threshold: float | None = None, conditioning: str | Non
         name_, _, text = str(error).partition(": ")
         field = "conditioning" if name_ == "conditioning" else "threshold"
         raise ValueError(f"response_mask_{field}: {text}") from error
+
+
+def weighs(rule: carm_core.Rule | None) -> bool:
+    """Whether a rule's factors are the ratio pi_old / pi_rollout."""
+    return isinstance(rule, tuple(getattr(carm_core, RULES[name][0]) for name in WEIGHING))
 
 
 def mask_weights(

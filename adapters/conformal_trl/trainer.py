@@ -22,7 +22,7 @@ from .distributed import ragged_gather
 from .generation import Generation
 from .ledger import Ledger
 from .masking import TOKEN_COUNT_LOSSES, Masking
-from .masks import make_rule
+from .masks import make_rule, weighs
 from .migration import policy_from_config, verifier_success
 from .objective import cgrpo_loss
 from .rollouts import Rollouts
@@ -129,10 +129,19 @@ class CGRPOTrainer(GRPOTrainer):
         if args.budget_grid is not None and policy.needs_answers and gold_column is None:
             gold_column = args.calibration_answer_column
         check_arguments(model, args, train_dataset, calibration_dataset, policy, answer_fn, gold_column, kwargs)
-        if mask_rule is not None and args.response_mask != "none":
-            raise ValueError(f"mask_rule: got {mask_rule!r} beside response_mask={args.response_mask!r}; need one of the two")
         if mask_rule is not None:
-            args.off_policy_mask_threshold = 0.0  # TRL calls its mask hook iff this field is set
+            taken = next(
+                (n for n, off in (("response_mask", "none"), ("off_policy_mask_threshold", None)) if getattr(args, n) != off), None
+            )
+            if taken is not None:
+                raise ValueError(
+                    f"mask_rule: got {mask_rule!r} beside {taken}={getattr(args, taken)!r}; need one of the two; because one rule decides"
+                )
+            if weighs(mask_rule) and args.old_logps == "rollout":
+                raise ValueError(
+                    f'old_logps: got "rollout" beside mask_rule={mask_rule!r}; need "recompute"; because the rule weighs by '
+                    "pi_old / pi_rollout, which is 1 if pi_old is what was recorded"
+                )
         self.rollout_policy = policy
         self.calibration_dataset = calibration_dataset
         self.answer_fn, self.gold_column = answer_fn, gold_column
@@ -149,6 +158,8 @@ class CGRPOTrainer(GRPOTrainer):
         self.reads_recorded = self.mask_rule is not None or self.off_policy
         self.corrects = self.use_vllm and self.vllm_importance_sampling_correction
         self.rollouts = Rollouts(self)
+        if self.mask_rule is not None:
+            self.off_policy_mask_threshold = 0.0  # TRL calls its mask hook iff this is set
         self.generation = Generation(self)
         self.masking = None if self.mask_rule is None else Masking(self)
         self.add_callback(_Clock(self))

@@ -182,6 +182,20 @@ def test_a_rule_object(model, tokenizer, dataset):
     check(model, by_name[0], by_name[1], by_name[2], rule=rule)
 
 
+def test_a_rule_object_leaves_the_config_alone(model, tokenizer, dataset, make_config):
+    config = make_config(4, 2, num_iterations=2)
+    CGRPOTrainer(model, lambda completions, **_: [0.0] * len(completions), config, dataset, processing_class=tokenizer,
+                 mask_rule=carm_core.CARM(1.05))  # fmt: skip
+    assert config.off_policy_mask_threshold is None and config.response_mask == "none"
+    for overrides, rule, match in (
+        ({"response_mask": "carm"}, carm_core.CARM(1.05), "beside response_mask='carm'"),
+        ({"off_policy_mask_threshold": 0.5}, carm_core.CARM(1.05), "beside off_policy_mask_threshold=0.5"),
+        ({}, carm_core.IcePop(), "the rule weighs by"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            CGRPOTrainer(model, lambda **_: [], make_config(4, 2, **overrides), dataset, processing_class=tokenizer, mask_rule=rule)
+
+
 def test_thresholds_in_the_wrong_units(make_config):
     for name, bad in (("trm", -1.0), ("mean_exp_abs", 0.02), ("opsm", 0.0), ("no_mask", 1.0)):
         with pytest.raises(ValueError, match="response_mask_threshold: got"):
