@@ -10,22 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .budget_calibration import AutoDelta, AutoRule, BudgetCalibration
+from .climb import StoppingPolicy
 from .keys import uniforms
 from .lead import Statistic
 from .learn_then_test import StopRisk
 from .level import Level, as_level
 from .nested import NestedThresholds
-from .outcomes import UNPARSABLE, Outcomes
-from .policy import CalibrationRequest, RolloutPolicy
+from .outcomes import Outcomes
+from .policy import CalibrationRequest
 from .schedule import RecalibrationSchedule, positive
+from .score import nobody
 from .scores import APS, Score
 from .stop_rules import KNOB_RULES, RuleName, StopOptions, StopRule, rule_from_json, rule_stop
-from .thresholds import BudgetThresholds, check_grid
+from .thresholds import BudgetThresholds
 
 __all__ = ["ConformalBudget"]
 
 
-class ConformalBudget(RolloutPolicy):
+class ConformalBudget(StoppingPolicy):
     """Stop a prompt at the first budget of the grid at which the calibrated rule is satisfied, else at ``K_max``.
 
     One score object gives the calibration scores and the stopping test, and :attr:`stop_rule` is the very object that
@@ -124,8 +126,7 @@ class ConformalBudget(RolloutPolicy):
         nested: Sequence[Level] | None = None,
         seed: int = 0,
     ) -> None:
-        self.grid = check_grid(grid)
-        self.k_max = self.grid[-1]
+        super().__init__(grid)
         self.score: Score = APS() if score is None else score
         if not isinstance(self.score, Score):
             raise ValueError(f"score: got {score!r}; need a Score such as APS(); because it both calibrates and stops")
@@ -183,38 +184,13 @@ class ConformalBudget(RolloutPolicy):
 
     # -- decisions ---------------------------------------------------------------------------------------------------------
 
-    def first(self, prompt_ids: NDArray[np.uint64], step: int) -> NDArray[np.int64]:
-        return np.full(len(prompt_ids), self.grid[0], np.int64)
-
-    def more(self, outcomes: Outcomes) -> NDArray[np.int64]:
-        at, _ = self._stopped(outcomes)
-        following = np.append(self.grid, self.k_max)[np.searchsorted(self.grid, outcomes.drawn, side="right")]
-        return np.where(at > 0, 0, np.maximum(following - outcomes.drawn, 0)).astype(np.int64)
-
-    def committed(self, outcomes: Outcomes) -> NDArray[np.int64]:
-        """``(n,)`` code of the answer on which each prompt stopped; -1 where it did not stop (or the score has no answers)."""
-        return self._stopped(outcomes)[1]
-
     def _u(self, outcomes: Outcomes) -> NDArray[np.float64]:
         return uniforms(outcomes.prompt_ids, seed=self.seed, step=outcomes.step, stream="aps")
 
-    def _stopped(self, outcomes: Outcomes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Budget at which each prompt stopped by the rule (0: it did not) and the answer it stopped on."""
-        at = np.zeros(outcomes.n, np.int64)
-        committed = np.full(outcomes.n, UNPARSABLE, np.int64)
-        rule = self.stop_rule
-        if rule is None or not outcomes.n:
-            return at, committed
-        u = self._u(outcomes)
-        for j, k in enumerate(self.grid):
-            rows = np.flatnonzero((at == 0) & (outcomes.drawn >= k))
-            if not rows.size:
-                continue
-            asked = outcomes.take(rows)
-            stop, answer = rule_stop(rule, j, k, asked, self.score, u[rows])
-            at[rows] = np.where(stop, k, 0)
-            committed[rows] = np.where(stop, answer, UNPARSABLE)
-        return at, committed
+    def stop_at(self, j: int, outcomes: Outcomes) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        if self.stop_rule is None:
+            return nobody(outcomes.n)
+        return rule_stop(self.stop_rule, j, self.grid[j], outcomes, self.score, self._u(outcomes))
 
     # -- reports -----------------------------------------------------------------------------------------------------------
 
@@ -224,7 +200,7 @@ class ConformalBudget(RolloutPolicy):
         Wrong is ``committed != gold``; where gold is unknown, an answer no response of which was accepted; for a score without
         answers, a stop without an accepted response.
         """
-        at, committed = self._stopped(outcomes)
+        at, committed = self.stops(outcomes)
         stopped = at > 0
         if self.needs_answers and outcomes.gold is not None:
             right = committed == outcomes.gold

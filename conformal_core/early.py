@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .climb import ClimbingPolicy
 from .outcomes import Outcomes
 from .policy import FixedBudget, RolloutPolicy
 from .schedule import positive
@@ -20,12 +21,8 @@ from .thresholds import check_grid
 __all__ = ["UntilFirstSuccess", "UntilMixed", "calibration_rollout", "expected_draws"]
 
 
-class _Until(RolloutPolicy):
+class _Until(ClimbingPolicy):
     """Climb the grid until an event is seen, or ``K_max`` responses."""
-
-    def __init__(self, grid: Sequence[int]) -> None:
-        self.grid = check_grid(grid)
-        self.k_max = self.grid[-1]
 
     def happened_at(self, outcomes: Outcomes) -> NDArray[np.int64]:
         """``(n,)``: the fewest responses, within ``K_max`` and those drawn, in which the event is seen; 0 if it is not."""
@@ -35,12 +32,8 @@ class _Until(RolloutPolicy):
         """``(n,)``: whether further responses cannot change the score: the event was seen, or ``K_max`` responses without it."""
         return np.asarray((self.happened_at(outcomes) > 0) | (outcomes.drawn >= self.k_max))
 
-    def first(self, prompt_ids: NDArray[np.uint64], step: int) -> NDArray[np.int64]:
-        return np.full(len(prompt_ids), self.grid[0], np.int64)
-
-    def more(self, outcomes: Outcomes) -> NDArray[np.int64]:
-        following = np.append(self.grid, self.k_max)[np.searchsorted(self.grid, outcomes.drawn, side="right")]
-        return np.where(self.known(outcomes), 0, np.maximum(following - outcomes.drawn, 0)).astype(np.int64)
+    def finished(self, outcomes: Outcomes) -> NDArray[np.bool_]:
+        return self.known(outcomes)
 
 
 class UntilFirstSuccess(_Until):

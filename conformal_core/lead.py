@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Literal, NamedTuple, get_args
 
@@ -155,10 +155,16 @@ def stop_intervals(outcomes: Outcomes, grid: Sequence[int], statistic: Statistic
             f"outcomes.drawn: got a minimum of {outcomes.drawn.min()}; need {grid[-1]} responses for each prompt; "
             "because the loss is needed at every knob, so at every budget"
         )
-    record = np.zeros(outcomes.n)
-    for k in grid:
-        size, answer = lead(codes, k, statistic)
-        high = np.maximum(record, size / k)
+    values = (lead(codes, k, statistic) for k in grid)
+    yield from record_intervals(((k, size / k, answer) for k, (size, answer) in zip(grid, values, strict=True)), np.zeros(outcomes.n))
+
+
+def record_intervals(
+    path: Iterable[tuple[int, NDArray[np.float64], NDArray[np.int64]]], record: NDArray[np.float64]
+) -> Iterator[StopInterval]:
+    """Knobs at which a prompt stops at each budget of a path of (budget, statistic, answer), ``record`` being the least knob there is."""
+    for k, value, answer in path:
+        high = np.maximum(record, value)
         yield StopInterval(k, record, high, answer)
         record = high
 

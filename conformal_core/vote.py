@@ -9,11 +9,11 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from .climb import StoppingPolicy
 from .level import Level, as_level, min_calibration_size
 from .outcomes import UNPARSABLE, Outcomes
-from .policy import CalibrationRequest, FixedBudget, RolloutPolicy
+from .policy import CalibrationRequest, FixedBudget
 from .schedule import RecalibrationSchedule, positive
-from .thresholds import check_grid
 from .vote_rule import VoteLoss, VoteRule, calibrate_vote, vote_codes, vote_loss_level
 from .vote_statistics import VoteStatistic, settledness
 
@@ -29,47 +29,27 @@ __all__ = [
 ]
 
 
-class _Vote(RolloutPolicy):
+class _Vote(StoppingPolicy):
     """Stop at the first budget whose statistic exceeds the knob, or where the leader can no longer be overtaken."""
 
     needs_answers = True
 
     def __init__(self, grid: Sequence[int], statistic: VoteStatistic, lam: float) -> None:
-        self.grid = check_grid(grid)
-        self.k_max = self.grid[-1]
+        super().__init__(grid)
         if statistic not in get_args(VoteStatistic):
             raise ValueError(f"statistic: got {statistic!r}; need one of {get_args(VoteStatistic)}; because the knob is on its scale")
         self.statistic: VoteStatistic = statistic
         self.lam = lam
 
-    def first(self, prompt_ids: NDArray[np.uint64], step: int) -> NDArray[np.int64]:
-        return np.full(len(prompt_ids), self.grid[0], np.int64)
-
-    def more(self, outcomes: Outcomes) -> NDArray[np.int64]:
-        at, _ = self.stops(outcomes)
-        following = np.append(self.grid, self.k_max)[np.searchsorted(self.grid, outcomes.drawn, side="right")]
-        return np.where(at > 0, 0, np.maximum(following - outcomes.drawn, 0)).astype(np.int64)
-
-    def committed(self, outcomes: Outcomes) -> NDArray[np.int64]:
-        """``(n,)`` code of the answer each prompt commits to; -1: not yet, or no answer was parsed."""
-        return self.stops(outcomes)[1]
+    def stop_at(self, j: int, outcomes: Outcomes) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Of several leading answers at ``K_max`` the one that appeared first is committed to; earlier, a tie never stops."""
+        k = self.grid[j]
+        value, leader = settledness(vote_codes(outcomes), k, self.k_max, self.statistic)
+        return (value > self.lam) | (value == inf) | (k == self.k_max), leader
 
     def stops(self, outcomes: Outcomes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """``(n,)`` budget at which each prompt commits (0: not yet), and the code of its answer (-1: none, or no answer was parsed).
-
-        Of several leading answers at ``K_max`` the one that appeared first is committed to; earlier, a tie never stops.
-        """
-        codes = vote_codes(outcomes)
-        at = np.zeros(outcomes.n, np.int64)
-        answer = np.full(outcomes.n, UNPARSABLE, np.int64)
-        for k in self.grid:
-            rows = np.flatnonzero((at == 0) & (outcomes.drawn >= k))
-            if not rows.size:
-                continue
-            value, leader = settledness(codes[rows], k, self.k_max, self.statistic)
-            stop = (value > self.lam) | (value == inf) if k < self.k_max else np.ones(rows.size, np.bool_)
-            at[rows[stop]], answer[rows[stop]] = k, leader[stop]
-        return at, answer
+        vote_codes(outcomes)
+        return super().stops(outcomes)
 
     def audit(self, outcomes: Outcomes) -> Mapping[str, tuple[int, int]]:
         """``{"wrong": (committed answers that are not gold, prompts that committed)}``; nothing where gold is unknown."""

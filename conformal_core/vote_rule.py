@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from .lead import record_intervals
 from .level import Level, as_level, min_calibration_size
 from .outcomes import UNPARSABLE, Outcomes
 from .quantile import conformal_quantile
@@ -118,11 +119,9 @@ def vote_loss_level(outcomes: Outcomes, grid: Sequence[int], statistic: VoteStat
     codes = vote_codes(outcomes)
     final = count_votes(codes, budgets[-1]).answer
     level = np.full(outcomes.n, -inf)
-    record = np.full(outcomes.n, -inf)
-    for k in budgets[:-1]:
-        value, answer = settledness(codes, k, budgets[-1], statistic)
-        level = np.where((value > record) & _loses(answer, final, outcomes.gold, loss), value, level)
-        record = np.maximum(record, value)
+    path = ((k, *settledness(codes, k, budgets[-1], statistic)) for k in budgets[:-1])
+    for stop in record_intervals(path, level):
+        level = np.where((stop.high > stop.low) & _loses(stop.answer, final, outcomes.gold, loss), stop.high, level)
     return np.where(_loses(final, final, outcomes.gold, loss), inf, level)
 
 
