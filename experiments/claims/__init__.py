@@ -1,0 +1,7 @@
+"""The claims ledger: every statement of both papers as a check that runs, with a verdict that follows from what it finds."""
+
+from .ledger import LEDGER, Claim, Evidence, Result, run
+
+__all__ = ["LEDGER", "Claim", "Evidence", "Result", "run"]
+
+from . import a_split, e_sets, g_budgets, h_efficiency, i_signal  # noqa: E402
