@@ -42,7 +42,8 @@ class RolloutPolicy(ABC):
         policy.update(outcomes)                       # feedback; last call of the step
 
     ``more`` is asked about prompts together, must be a pure function of ``outcomes`` and the policy's state, and must
-    answer 0 for a prompt with ``drawn == k_max``.  A prompt for which it answered 0 is not asked about again.
+    answer 0 for a prompt with ``drawn == k_max``.  A prompt for which it answered 0 is not asked about again, unless
+    :attr:`whole_batch` is set.
     Implementations are deterministic: randomness comes from streams keyed by (seed, step, prompt id).
 
     *Optional*: a policy that settles on an answer may have ``committed(outcomes)``, the ``(n,)`` code of the answer each prompt stopped
@@ -53,6 +54,9 @@ class RolloutPolicy(ABC):
     k_max: int
     #: Whether ``more`` reads answer codes.  If not, the caller need not extract answers.
     needs_answers: bool = False
+    #: Whether ``more`` is shown the whole batch every time, prompts at rest and prompts not begun included, until it answers 0 for all.
+    #: For rules that decide across prompts: a prompt may wait and be drawn later in the step.
+    whole_batch: bool = False
 
     @abstractmethod
     def first(self, prompt_ids: NDArray[np.uint64], step: int) -> NDArray[np.int64]:

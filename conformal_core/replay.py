@@ -144,11 +144,11 @@ def _draw(pool: Outcomes, n: int, step: int) -> Outcomes:
 def _roll(policy: RolloutPolicy, table: Outcomes) -> Outcomes:
     """Final outcomes of one batch."""
     drawn = _counts(policy, policy.first(table.prompt_ids, table.step), np.zeros(table.n, np.int64))
-    asked = np.flatnonzero(drawn > 0)
-    while asked.size:
+    extra, asked = drawn, np.arange(table.n)
+    while extra.any():
+        asked = asked if policy.whole_batch else asked[extra > 0]
         extra = _counts(policy, policy.more(table.take(asked).prefix(drawn[asked])), drawn[asked])
         drawn[asked] += extra
-        asked = asked[extra > 0]
     return table.prefix(drawn)
 
 

@@ -54,7 +54,7 @@ class Rollouts:
         counts = checked_counts(policy, policy.first(ids, step), np.zeros(len(groups), np.int64))
         while counts.any():
             self.draw([groups[i] for i in np.repeat(live, counts)], batch_size, bar)
-            live = live[counts > 0]
+            live = live if policy.whole_batch else live[counts > 0]
             outcomes = self.outcomes([groups[i] for i in live], ids[live], step)
             counts = checked_counts(policy, policy.more(outcomes), outcomes.drawn)
         return groups, self.outcomes(groups, ids, step)

@@ -53,7 +53,7 @@ class Recorder(RolloutPolicy):
     def __init__(self, policy: RolloutPolicy) -> None:
         self.inner = policy
         self.k_max, self.needs_answers = policy.k_max, policy.needs_answers
-        self.whole_batch = getattr(policy, "whole_batch", False)
+        self.whole_batch = policy.whole_batch
         self.mass = 0.0
         self.seen: set[int] = set()
         self.visits = 0

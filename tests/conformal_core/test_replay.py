@@ -269,3 +269,30 @@ def test_one_yardstick_for_policies_of_different_reach():
         replay(FixedBudget(4), full, k_max=3)
     with pytest.raises(ValueError, match=r"^table: got .*; need 10 "):
         replay(FixedBudget(4), full, k_max=10)
+
+
+def test_a_rule_across_prompts_sees_the_whole_batch():
+    """With ``whole_batch`` a prompt may wait and be drawn later; without it, a prompt at rest is not asked about again."""
+
+    class OneAtATime(FixedBudget):
+        def __init__(self, k: int, whole: bool) -> None:
+            super().__init__(k)
+            self.whole_batch = whole
+            self.shown: list[int] = []
+
+        def first(self, prompt_ids, step):
+            return np.where(np.arange(len(prompt_ids)) == 0, self.k_max, 0)
+
+        def more(self, outcomes):
+            self.shown.append(outcomes.n)
+            waiting = np.flatnonzero(outcomes.drawn == 0)[:1]
+            extra = np.zeros(outcomes.n, np.int64)
+            extra[waiting] = self.k_max
+            return extra
+
+    table = Outcomes(np.arange(3, dtype=np.uint64), np.ones((3, 2), bool))
+    whole, rest = OneAtATime(2, True), OneAtATime(2, False)
+    assert replay(whole, table).drawn.tolist() == [2, 2, 2]
+    assert whole.shown == [3, 3, 3]
+    assert replay(rest, table).drawn.tolist() == [2, 0, 0]
+    assert rest.shown == [1]

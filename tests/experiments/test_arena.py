@@ -215,3 +215,28 @@ def test_stale_and_rounded_actor_weights(tmp_path):
         totals = schedule.results(out)[0]["totals"]
         masked[name] = totals["masked"] / totals["masked_of"]
     assert masked["fresh"] == 0 < min(masked["stale"], masked["rounded"])
+
+
+def test_dynamic_sampling_refills_inside_the_trainer(tmp_path, monkeypatch):
+    """The trainer shows a rule across prompts the whole reserve: drawn prompts stop where enough groups have variance."""
+    from experiments.arena import run as module
+
+    s = Settings(rules=("dapo",), seeds=(0,), regimes=("many",), lrs=(1e-4,), by="prompts", amount=24, responses=64, out=str(tmp_path))
+    table(tmp_path / "start.many.npz")
+    monkeypatch.setattr(module, "VALIDATION", 10)
+    s = Settings(**{**s.__dict__, "eval_prompts": 5, "eval_samples": 1})
+    seen = []
+
+    class Spy(Recorder):
+        def update(self, outcomes):
+            seen.append(outcomes)
+            super().update(outcomes)
+
+    monkeypatch.setattr(module, "Recorder", Spy)
+    result = module.run(Run("many", "dapo", "none", 0, 1e-4), s)
+    prompts = result["prompts_per_step"]
+    assert seen and all(o.n == 4 * prompts and set(o.drawn.tolist()) <= {0, 8} for o in seen)
+    for o in seen:
+        begun = o.drawn > 0
+        assert begun.sum() >= 1 and (begun[: begun.sum()]).all()  # in order, the rest waits
+    assert result["totals"]["generated"] == sum(int(o.drawn.sum()) for o in seen)

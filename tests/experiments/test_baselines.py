@@ -61,7 +61,7 @@ def drive(policy: RolloutPolicy, truth: np.ndarray, ids: np.ndarray, step: int) 
     while True:
         live = np.arange(truth.shape[1]) < drawn[:, None]
         seen = Outcomes(ids, truth & live, drawn, np.where(live, truth.astype(int), -2), np.ones(len(ids), int), step)
-        extra = np.where(drawn > 0, policy.more(seen), 0) if not getattr(policy, "whole_batch", False) else policy.more(seen)
+        extra = policy.more(seen) if policy.whole_batch else np.where(drawn > 0, policy.more(seen), 0)
         if not extra.any():
             return seen
         drawn = drawn + extra
