@@ -130,6 +130,15 @@ def run(case: dict) -> dict:
         losses, gradients = [], []
         compute = trainer._compute_loss
         trainer._compute_loss = lambda m, i: losses.append(compute(m, i)) or losses[-1]
+        calls = dict.fromkeys(("_generate", "_get_per_token_logps_and_entropies"), 0)
+        for name in calls:
+            original = getattr(trainer, name)
+
+            def counted(*args, _name=name, _original=original, **kwargs):
+                calls[_name] += 1
+                return _original(*args, **kwargs)
+
+            setattr(trainer, name, counted)
         trainer.create_optimizer()
 
         def keep(*args, **kwargs):
@@ -143,6 +152,7 @@ def run(case: dict) -> dict:
         totals = trainer.ledger.totals()
         return {
             "losses": total,
+            "calls": calls,
             "gradients": gradients,
             "drawn": [r["drawn"] for r in trainer.ledger.history],
             "policy": [r["policy"] for r in trainer.ledger.history],
