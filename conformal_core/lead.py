@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .counts import top_answer
 from .outcomes import UNPARSABLE, Outcomes
+from .score import answer_codes
 
 __all__ = ["Statistic", "StopInterval", "knobs", "lead", "margin_stop", "stop_intervals"]
 
@@ -167,9 +168,3 @@ def record_intervals(
         high = np.maximum(record, value)
         yield StopInterval(k, record, high, answer)
         record = high
-
-
-def answer_codes(outcomes: Outcomes) -> NDArray[np.int64]:
-    if outcomes.codes is None:
-        raise ValueError("outcomes.codes: got None; need answer codes; because the stop looks at the leading answer")
-    return outcomes.codes

@@ -124,7 +124,7 @@ def commit(single: Bools, answer: Ints, outcomes: Outcomes, k: int) -> tuple[Boo
 
 def answer_codes(outcomes: Outcomes) -> Ints:
     if outcomes.codes is None:
-        raise ValueError("outcomes.codes: got None; need answer codes; because this score compares answers (see encode_answers)")
+        raise ValueError("outcomes.codes: got None; need answer codes; because answers are compared (see encode_answers)")
     return outcomes.codes
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .lead import Statistic, answer_codes, lead
+from .lead import Statistic, lead
 from .level import Level, as_level
 from .outcomes import Outcomes
 from .risk_control import known_gold
+from .score import answer_codes
 
 __all__ = ["Selection", "conformal_selection", "select_stops"]
 

@@ -14,7 +14,8 @@ from .level import Level, as_level, min_calibration_size
 from .outcomes import UNPARSABLE, Outcomes
 from .policy import CalibrationRequest, FixedBudget
 from .schedule import RecalibrationSchedule, positive
-from .vote_rule import VoteLoss, VoteRule, calibrate_vote, vote_codes, vote_loss_level
+from .score import answer_codes
+from .vote_rule import VoteLoss, VoteRule, calibrate_vote, vote_loss_level
 from .vote_statistics import VoteStatistic, settledness
 
 __all__ = [
@@ -44,11 +45,11 @@ class _Vote(StoppingPolicy):
     def stop_at(self, j: int, outcomes: Outcomes) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Of several leading answers at ``K_max`` the one that appeared first is committed to; earlier, a tie never stops."""
         k = self.grid[j]
-        value, leader = settledness(vote_codes(outcomes), k, self.k_max, self.statistic)
+        value, leader = settledness(answer_codes(outcomes), k, self.k_max, self.statistic)
         return (value > self.lam) | (value == inf) | (k == self.k_max), leader
 
     def stops(self, outcomes: Outcomes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        vote_codes(outcomes)
+        answer_codes(outcomes)
         return super().stops(outcomes)
 
     def audit(self, outcomes: Outcomes) -> Mapping[str, tuple[int, int]]:

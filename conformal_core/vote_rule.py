@@ -16,10 +16,11 @@ from .lead import record_intervals
 from .level import Level, as_level, min_calibration_size
 from .outcomes import UNPARSABLE, Outcomes
 from .quantile import conformal_quantile
+from .score import answer_codes
 from .thresholds import check_grid
 from .vote_statistics import VoteStatistic, count_votes, settledness
 
-__all__ = ["VoteLoss", "VoteRule", "calibrate_vote", "vote_codes", "vote_loss_level"]
+__all__ = ["VoteLoss", "VoteRule", "calibrate_vote", "vote_loss_level"]
 
 #: ``"differs"``: the committed answer is not the vote at ``K_max`` (needs no gold); ``"wrong"``: it is not gold; ``"worse"``: it is not
 #: gold although the vote at ``K_max`` is.
@@ -70,13 +71,6 @@ class VoteRule:
         return cls(**(dict(data) | {"grid": tuple(data["grid"]), "lam": float(data["lam"]), "delta": Fraction(data["delta"])}))
 
 
-def vote_codes(outcomes: Outcomes) -> NDArray[np.int64]:
-    """The answer codes; ``ValueError`` without them."""
-    if outcomes.codes is None:
-        raise ValueError("outcomes.codes: got None; need answer codes; because answers are what is voted on (see encode_answers)")
-    return outcomes.codes
-
-
 def vote_loss_level(outcomes: Outcomes, grid: Sequence[int], statistic: VoteStatistic, loss: VoteLoss) -> NDArray[np.float64]:
     r"""``w_i``: the smallest knob at and above which prompt ``i`` commits without loss; its loss at ``lam`` is at most ``1[lam < w_i]``.
 
@@ -116,7 +110,7 @@ def vote_loss_level(outcomes: Outcomes, grid: Sequence[int], statistic: VoteStat
         )
     if loss != "differs" and outcomes.gold is None:
         raise ValueError(f"outcomes.gold: got None; need the gold code of every prompt; because loss {loss!r} compares with it")
-    codes = vote_codes(outcomes)
+    codes = answer_codes(outcomes)
     final = count_votes(codes, budgets[-1]).answer
     level = np.full(outcomes.n, -inf)
     path = ((k, *settledness(codes, k, budgets[-1], statistic)) for k in budgets[:-1])

@@ -131,6 +131,7 @@ def test_nothing_stops_before_the_first_calibration(kwargs):
     assert (report.drawn == 8).all() and report.audit == {"false_stop": (0, 50)} and make(**kwargs).metrics() == {}
 
 
+@pytest.mark.filterwarnings("ignore:(n|reference). got")
 @pytest.mark.parametrize("kwargs", POLICIES)
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6))
@@ -154,6 +155,7 @@ def test_a_resumed_policy_takes_the_same_decisions(kwargs, seed):
     assert resumed.state_dict() == policy.state_dict()
 
 
+@pytest.mark.filterwarnings("ignore:(n|reference). got")
 @pytest.mark.parametrize("kwargs", POLICIES)
 def test_decisions_ignore_order_batch_and_what_was_not_drawn(kwargs):
     policy, shuffled = make(**kwargs), make(**kwargs)

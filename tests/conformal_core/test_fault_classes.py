@@ -48,7 +48,7 @@ samples = st.lists(tied_scores, min_size=1, max_size=30)
 distinct = st.lists(st.integers(-1000, 1000), min_size=1, max_size=30, unique=True)
 lattice = st.tuples(st.integers(2, 40), st.integers(1, 39)).filter(lambda x: x[1] < x[0]).map(lambda x: (x[0] - 1, Fraction(x[1], x[0])))
 UNANIMOUS = Outcomes(np.arange(9), np.ones((9, 2), bool), codes=np.zeros((9, 2), int), gold=np.zeros(9, int))
-quiet = pytest.mark.filterwarnings("ignore:n. got:UserWarning")
+quiet = pytest.mark.filterwarnings("ignore:(n|reference). got:UserWarning")
 
 
 # --- the quantile

@@ -18,11 +18,11 @@ def table(n=20, width=4, step=0):
 def test_a_step_from_an_array_stays_serialisable():
     policy = ConformalBudget((2, 4), delta="0.2", n_calibration=20)
     policy.calibrate(table(step=np.int64(50)))
-    assert json.loads(json.dumps(policy.state_dict()))["calibrated_at"] == 50
+    assert json.loads(json.dumps(policy.state_dict()))["schedule"]["calibrated_at"] == 50
 
 
 def test_a_negative_seed_calibrates():
-    policy = ConformalBudget((2, 4), n_calibration=20, seed=-1)
+    policy = ConformalBudget((2, 4), delta="0.3", n_calibration=20, seed=-1)
     policy.calibrate(table())
     assert policy.stop_rule is not None
 
