@@ -8,6 +8,7 @@ from pathlib import Path
 
 from . import demo, simulate, train
 from .arena import cli as compare
+from .claims import cli as claims
 
 #: Calibration prompts under ``--short``: with fewer, the realised risk of one calibration scatters too far from delta.
 SHORT_CALIBRATION = 60
@@ -17,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
     """The options; values are checked by :meth:`demo.Settings.check`, not here, so that every refusal reads alike."""
     d = demo.Settings()
     p = argparse.ArgumentParser(prog="python -m experiments", description="Train, compare and report calibrated rollout budgets.")
-    sub = p.add_subparsers(dest="command", required=True, metavar="{demo,report,simulate,compare,train}")
+    sub = p.add_subparsers(dest="command", required=True, metavar="{demo,report,simulate,compare,train,claims}")
     c = sub.add_parser("demo", help="train one start model under six rollout rules and compare them", formatter_class=_Formatter)
     c.add_argument(
         "--model",
@@ -44,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     simulate.add_parser(sub, _Formatter)
     compare.add_parser(sub, _Formatter)
     train.add_parser(sub, _Formatter)
+    claims.add_parser(sub, _Formatter)
     a = sub.add_parser("demo-arm")
     a.add_argument("arm")
     a.add_argument("settings", type=Path)
@@ -66,12 +68,18 @@ def _compare_run(args: argparse.Namespace, argv: list[str]) -> None:
     run_one(args.spec)
 
 
+def _claims(args: argparse.Namespace, argv: list[str]) -> None:
+    if claims.main(args, demo.quoted(argv)):
+        raise RuntimeError("a claim does not come out as expected")
+
+
 #: Commands beside ``demo`` and ``report``; a ``ValueError`` of theirs is an option that cannot work.
 OTHERS = {
     "simulate": lambda args, argv: simulate.main(args),
     "compare": _compare,
     "compare-run": _compare_run,
     "train": lambda args, argv: train.main(args),
+    "claims": _claims,
 }
 
 
