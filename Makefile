@@ -39,10 +39,10 @@ test-minimal: $(DONE)
 
 CORE ?= conformal_core
 mutants: $(DONE) build/mutation/.installed
-	$(BIN)/python -m benchmarks.mutants $(CORE)
+	$(BIN)/python -m benchmarks.mutation $(CORE)
 
 build/mutation/.installed: $(DONE)
-	$(BIN)/python -m pip install --quiet --target build/mutation cosmic-ray==8.7.0
+	$(BIN)/python -m pip install --quiet --target build/mutation cosmic-ray==8.7.0 coverage==7.17.5
 	touch $@
 
 verl-dry-run: $(DONE)
