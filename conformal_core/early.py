@@ -94,7 +94,7 @@ def calibration_rollout(score: Score, grid: Sequence[int]) -> RolloutPolicy:
 
     :class:`UntilFirstSuccess` for :class:`FirstSuccess`; ``K_max`` responses for scores that read answers, whose value at ``K_max`` no
     prefix determines.  ``score.gold_scores`` of its outcomes (``outcomes.widen(K_max)`` where all stopped early) equals that of full
-    groups; NaN marks what is not known.
+    groups; NaN marks what is not known.  ``ValueError`` for a grid that does not ascend.
 
     Examples
     --------

@@ -37,6 +37,8 @@ def _sizes(grid: Sequence[int], sizes: Sequence[int]) -> tuple[tuple[int, ...], 
 def nested_cost(grid: Sequence[int], sizes: Sequence[int]) -> int:
     """Responses to draw for ``n_k`` calibration prompts at each budget: ``sum_j n_j (k_j - k_{j-1})``.
 
+    ``ValueError`` unless there is one size per budget and sizes do not increase.
+
     Examples
     --------
     >>> nested_cost((2, 8, 32), (400, 200, 100)), nested_cost((2, 8, 32), (200, 200, 200))

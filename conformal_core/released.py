@@ -15,8 +15,8 @@ def released_cgrpo(
 ) -> ConformalBudget:
     """What the authors' released code trains with: its own answer set, automatic delta, no split, level ``delta`` at every budget.
 
-    Parameters are those of :class:`ConformalBudget`.  *Guarantee*: none.  Delta and thresholds come from the same prompts, the level is not
-    divided over budgets, and at a threshold of 1 the rule stops on unanimity.
+    Parameters are those of :class:`ConformalBudget`, and so is every ``ValueError``.  *Guarantee*: none.  Delta and thresholds come from
+    the same prompts, the level is not divided over budgets, and at a threshold of 1 the rule stops on unanimity.
 
     Source: C-GRPO's released code; C-GRPO, Eq. 9 and 13-14.
 

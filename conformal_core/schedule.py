@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .keys import uniforms
-from .level import Level
+from .level import Level, as_level
 from .martingale import DriftMonitor
 from .outcomes import Outcomes
 
@@ -20,13 +20,14 @@ def first_stage_passes(outcomes: Outcomes, k: int) -> NDArray[np.int64]:
     """How many of the first ``k`` responses passed, for the prompts that have ``k``; the others are left out.
 
     A score that every prompt has, wherever it stopped, if ``k`` is the first budget: what it watches costs nothing and is not
-    censored by the stopping rule, unlike the budget at which a prompt stopped.
+    censored by the stopping rule, unlike the budget at which a prompt stopped.  ``ValueError`` if ``k`` is no integer >= 1.
 
     Examples
     --------
     >>> first_stage_passes(Outcomes([1, 2], np.array([[True, True, False], [False] * 3]), drawn=np.array([3, 1])), 2).tolist()
     [2]
     """
+    positive("k", k)
     return np.asarray(outcomes.passes[outcomes.drawn >= k, :k].sum(axis=1), np.int64)
 
 
@@ -64,7 +65,7 @@ class RecalibrationSchedule:
     def __init__(self, every: int, *, alarm: Level | None = None, stage: int = 1, seed: int = 0) -> None:
         self.every = positive("every", every)
         self.stage = positive("stage", stage)
-        self.monitor = None if alarm is None else DriftMonitor(alarm)
+        self.monitor = None if alarm is None else DriftMonitor(as_level(alarm, "alarm"))
         self.seed = int(seed)
         self.calibrated_at: int | None = None
 

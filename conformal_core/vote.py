@@ -75,7 +75,7 @@ class FixedVote(_Vote):
 
 def adaptive_consistency(grid: Sequence[int] = tuple(range(1, 41)), confidence: float = 0.95) -> FixedVote:
     """Adaptive-consistency: stop when ``P(Beta(c1 + 1, c2 + 1) > 1/2) > confidence``.  A heuristic: the posterior is that of two answers
-    under a flat prior, and looking after every response is not accounted for.
+    under a flat prior, and looking after every response is not accounted for.  ``ValueError`` for a grid that does not ascend.
 
     References
     ----------
@@ -91,6 +91,8 @@ def adaptive_consistency(grid: Sequence[int] = tuple(range(1, 41)), confidence: 
 
 def unanimous_vote(grid: Sequence[int]) -> FixedVote:
     """Stop where all responses give one answer, an unparsable response being none (or the leader cannot be overtaken).  A heuristic.
+
+    ``ValueError`` for a grid that does not ascend.
 
     Examples
     --------

@@ -42,7 +42,7 @@ def count_votes(codes: NDArray[np.int64], k: int) -> Votes:
     codes : int64 array, shape (n, width)
         Answer codes, negative = no answer.
     k : int
-        In ``[1, width]``.
+        In ``[1, width]``; ``ValueError`` otherwise.
 
     Examples
     --------

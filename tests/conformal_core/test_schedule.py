@@ -104,7 +104,7 @@ def test_a_p_value_of_zero_is_survived():
     [
         (lambda: RecalibrationSchedule(0), "every: got 0"),
         (lambda: RecalibrationSchedule(5, stage=0), "stage: got 0"),
-        (lambda: RecalibrationSchedule(5, alarm="1"), "alpha: got '1'"),
+        (lambda: RecalibrationSchedule(5, alarm="1"), "alarm: got '1'"),
         (lambda: DriftMonitor("1/10", "both"), "betting: got 'both'"),
         (lambda: SimpleJumper(0.0), "jump: got 0.0"),
         (lambda: online_p_values([1.0], [2.0]), "u: got shape"),

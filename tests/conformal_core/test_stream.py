@@ -213,7 +213,7 @@ def test_an_offline_clock_is_due_again_after_an_alarm():
         (lambda: StreamWindow("1/5", 4, gamma="0"), "gamma: got '0'; need"),
         (lambda: StreamWindow("1/5", 4).extend([float("nan")], 0), "scores: got NaN; need"),
         (lambda: SignalBudget(GRID, calibration="offline", drift="aci"), "drift: got 'aci'; need 'none'"),
-        (lambda: SignalBudget(GRID, alarm="2"), "alpha: got '2'; need"),
+        (lambda: SignalBudget(GRID, alarm="2"), "alarm: got '2'; need"),
     ],
 )
 def test_refusals(call, message):
