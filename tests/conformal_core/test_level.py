@@ -100,3 +100,14 @@ def test_bad_counts_are_refused(bad: object) -> None:
     if bad != 2.0:
         with pytest.raises(ValueError, match=r"^budgets: got "):
             min_calibration_size(0.1, budgets=bad)  # type: ignore[arg-type]
+
+
+def test_a_float_is_the_nearest_rational_of_denominator_up_to_a_million() -> None:
+    assert as_level(1 / 999_983) == Fraction(1, 999_983)
+    assert as_level(1 / 1_000_003) == Fraction(1, 10**6)
+
+
+@pytest.mark.parametrize("name", ["budgets", "checkpoints"])
+def test_counts_of_thresholds_start_at_one(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}: got 0; need an integer >= 1"):
+        min_calibration_size("0.1", **{name: 0})
