@@ -1,0 +1,283 @@
+"""The public checks pass on the objects of this package and fail on broken ones."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from conformal_core import (
+    APS,
+    ConformalBudget,
+    FirstSuccess,
+    FixedBudget,
+    MassAbove,
+    Outcomes,
+    PassRate,
+    ReleasedAPS,
+    RolloutPolicy,
+    SignalBudget,
+    UntilMixed,
+    conformal_quantile,
+    inclusive_set,
+    mass_above_set,
+    max_rank,
+    max_score,
+    randomized_set,
+)
+from conformal_core.laws import betabinomial_hits
+from conformal_core.testing import (
+    check_calibrator,
+    check_coverage_law,
+    check_exchangeability,
+    check_inclusion,
+    check_joint_calibrator,
+    check_rollout_policy,
+    check_score,
+    check_sub_additivity,
+)
+
+quiet = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def ours(scores, delta):
+    return conformal_quantile(scores, delta).value
+
+
+def naive_rank(scores, delta, change):
+    n = len(scores)
+    rank = change(n, n + 1 - (delta.numerator * (n + 1)) // delta.denominator)
+    return math.inf if rank > n else np.sort(scores)[max(rank, 1) - 1]
+
+
+CALIBRATORS = {
+    "rank off by one": lambda n, rank: rank - 1,
+    "min instead of +inf": min,
+    "n instead of n + 1": lambda n, rank: math.ceil(rank * n / (n + 1)),
+}
+
+
+def test_calibrators():
+    check_calibrator(ours, tight=True)
+    check_sub_additivity(ours)
+    for rank in CALIBRATORS.values():
+        with pytest.raises(AssertionError, match="coverage of the scores"):
+            check_calibrator(lambda s, d, rank=rank: naive_rank(s, d, rank))
+    with pytest.raises(AssertionError, match="need at least"):  # < for <=
+        check_calibrator(lambda s, d: np.nextafter(ours(s, d), -math.inf))
+    check_calibrator(lambda s, d: math.inf)
+    with pytest.raises(AssertionError, match="distinct scores"):
+        check_calibrator(lambda s, d: math.inf, tight=True)
+
+
+def test_joint_calibrators():
+    check_joint_calibrator(lambda s, d: max_rank(s, d).q)
+    check_joint_calibrator(lambda s, d: max_score(s, d).q, budgets=3)
+    with pytest.raises(AssertionError, match="joint coverage"):
+        check_joint_calibrator(lambda s, d: max_rank(s, d, corrected=False).q)
+    with pytest.raises(AssertionError, match="joint coverage"):  # one level per budget
+        check_joint_calibrator(lambda s, d: [ours(s[:, j], d) for j in range(2)])
+    with pytest.raises(AssertionError, match="joint coverage"):
+        check_sub_additivity(lambda s, d: ours(s, min(2 * d, 1 - d / 2)))
+
+
+@pytest.mark.parametrize("score", [APS(), APS("inclusive"), MassAbove(), FirstSuccess(), FirstSuccess("paper"), PassRate()], ids=repr)
+def test_scores_pass(score):
+    check_score(score, max_examples=50)
+
+
+class StopsAtOne(APS):
+    def stop(self, outcomes, k, q, u):
+        return super().stop(outcomes, k, min(q, 0.999), u)
+
+
+class LooksAhead(MassAbove):
+    def gold_scores(self, outcomes, grid, u):
+        s = super().gold_scores(outcomes, grid, u)
+        return np.minimum(s, s[:, -1:])
+
+
+class RanksInTheBatch(MassAbove):
+    def gold_scores(self, outcomes, grid, u):
+        s = super().gold_scores(outcomes, grid, u)
+        return s.argsort(axis=0).argsort(axis=0) / len(s)
+
+
+class CallOrder(APS):
+    def gold_scores(self, outcomes, grid, u):
+        return super().gold_scores(outcomes, grid, np.linspace(0, 1, outcomes.n))
+
+
+class AnotherScoreStops(APS):
+    """Calibrates u * phat, stops as Eq. 8 does."""
+
+    def gold_scores(self, outcomes, grid, u):
+        return super().gold_scores(outcomes, grid, u) / 2
+
+
+class StopsOnTheTop(MassAbove):
+    """Commits to the most frequent answer whatever the set holds."""
+
+    def stop(self, outcomes, k, q, u):
+        n = outcomes.n
+        return (np.full(n, q < 1), outcomes.codes[:, 0])
+
+
+BROKEN = [ReleasedAPS(), StopsAtOne(), LooksAhead(), RanksInTheBatch(), CallOrder(), AnotherScoreStops(), StopsOnTheTop()]
+
+
+@pytest.mark.parametrize("score", BROKEN, ids=repr)
+def test_broken_scores_fail(score):
+    with pytest.raises(AssertionError):
+        check_score(score)
+
+
+def test_exchangeability():
+    check_exchangeability(lambda o: 1 - o.passes.mean(axis=1), max_examples=40)
+    call_order = np.random.default_rng(0).random(9)
+    for broken in (lambda o: np.arange(float(o.n)), lambda o: o.passes.mean(axis=1) - o.passes.mean(), lambda o: call_order[: o.n]):
+        with pytest.raises(AssertionError):
+            check_exchangeability(broken)
+
+
+def test_inclusion_of_set_rules():
+    def inclusive(codes, k, q, u):
+        return inclusive_set(codes, k, q)
+
+    def mass_above(codes, k, q, u):
+        return mass_above_set(codes, k, q)
+
+    check_inclusion(randomized_set, inclusive, max_examples=100)
+    check_inclusion(inclusive, mass_above, max_examples=100)
+    with pytest.raises(AssertionError, match="not in the outer one"):
+        check_inclusion(inclusive, randomized_set)
+    with pytest.raises(AssertionError, match="not in the outer one"):
+        check_inclusion(lambda c, k, q, u: randomized_set(c, k, q + 0.2, u), inclusive)
+
+
+CODES = np.random.default_rng(0).integers(0, 3, (30, 4))
+TABLE = Outcomes(np.arange(30), CODES == 0, codes=CODES, gold=np.zeros(30, int))
+
+
+def calibrated(make):
+    def policy():
+        made = make()
+        made.calibrate(TABLE)
+        return made
+
+    return policy
+
+
+POLICIES = {
+    "fixed": lambda: FixedBudget(4),
+    "until mixed": lambda: UntilMixed((2, 3, 4)),
+    "C-GRPO": calibrated(lambda: ConformalBudget((2, 4), delta="1/4", n_calibration=30)),
+    "risk control": calibrated(lambda: ConformalBudget((2, 4), delta="1/4", multiplicity="risk_control", n_calibration=30)),
+    "signal": calibrated(lambda: SignalBudget((2, 3, 4), delta="1/4", calibration="offline", n_calibration=30)),
+}
+
+
+@quiet
+@pytest.mark.parametrize("name", POLICIES)
+def test_policies_pass(name):
+    check_rollout_policy(POLICIES[name], max_examples=30)
+
+
+class Draws(RolloutPolicy):
+    """Two responses, then one by one while ``go`` says so."""
+
+    k_max = 4
+
+    def first(self, prompt_ids, step):
+        return np.full(len(prompt_ids), 2)
+
+    def go(self, o):
+        return ~(o.passes & o.live).any(axis=1)
+
+    def more(self, o):
+        return np.where(self.go(o) & (o.drawn < 4), 1, 0)
+
+
+class Peeks(Draws):
+    def go(self, o):
+        return ~o.passes[:, 3]
+
+
+class BatchOrder(Draws):
+    def go(self, o):
+        return np.arange(o.n) % 2 == 0
+
+
+class BatchMean(Draws):
+    def go(self, o):
+        seen = (o.passes & o.live).any(axis=1)
+        return seen < seen.mean()
+
+
+class Forgets(Draws):
+    asked = 0
+
+    def go(self, o):
+        self.asked += 1
+        return np.full(o.n, self.asked % 3 == 1)
+
+
+class TooMany(Draws):
+    def more(self, o):
+        return np.full(o.n, 1)
+
+
+class KeepsAll(Draws):
+    def keep(self, o):
+        return np.ones(o.passes.shape, bool)
+
+
+class LosesState(Draws):
+    def __init__(self):
+        self.fresh = True
+
+    def first(self, prompt_ids, step):
+        self.fresh = False
+        return super().first(prompt_ids, step)
+
+    def go(self, o):
+        return np.full(o.n, not self.fresh)
+
+
+class FirstByOrder(Draws):
+    def first(self, prompt_ids, step):
+        return 1 + np.arange(len(prompt_ids)) % 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "fault"),
+    [
+        (Peeks, "undrawn"), (BatchOrder, "order|other prompts"), (BatchMean, "other prompts"), (Forgets, "asked again|restored|order"),
+        (TooMany, "asks for"), (KeepsAll, "keep"), (LosesState, "restored"), (FirstByOrder, "first: depends on the order"),
+    ],
+)  # fmt: skip
+def test_broken_policies_fail(policy, fault):
+    check_rollout_policy(Draws, max_examples=20)
+    with pytest.raises(AssertionError, match=fault):
+        check_rollout_policy(policy, max_examples=60)
+
+
+def test_coverage_law_is_the_exact_tail():
+    law = betabinomial_hits(300, 200, "0.12")
+    accepted = []
+    for hits in range(301):
+        try:
+            check_coverage_law(hits, 300, 200, "0.12", alpha="1/20")
+            accepted.append(hits)
+        except AssertionError:
+            pass
+    assert accepted == list(range(accepted[0], accepted[-1] + 1))
+    assert law.cdf(accepted[0] - 1) < 0.025 <= law.cdf(accepted[0]) and law.sf(accepted[-1]) < 0.025 <= law.sf(accepted[-1] - 1)
+    with pytest.raises(ValueError, match=r"^n: got 5"):
+        check_coverage_law(10, 10, 5, "0.12")
+
+
+def test_the_packages_do_not_import_hypothesis():
+    code = "import sys, conformal_core, carm_core; assert 'hypothesis' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
