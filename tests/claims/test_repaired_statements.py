@@ -87,6 +87,7 @@ def test_G3_one_u_per_prompt_makes_misses_coincide_and_fresh_u_makes_them_indepe
     assert fresh == 1 - (1 - alone) ** 2 > one
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3))
 def test_G3_the_never_sampled_part_is_missed_at_all_budgets_together(u: list[float]) -> None:
     codes = np.ones((1, 4), np.int64)
@@ -215,7 +216,7 @@ def test_I3_a_hard_prompt_keeps_a_positive_only_if_it_is_not_unanimously_wrong_e
     assert float(wrong_twice) == pytest.approx(((1 - q) ** 2).mean(), abs=1e-5)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.fractions(-2, 2, max_denominator=9), min_size=2, max_size=8), min_size=2, max_size=6), st.data())
 def test_I4_the_mean_of_group_centred_rewards_is_zero_and_their_spread_depends_on_pruning(groups: list, data: st.DataObject) -> None:
     centred = [[r - sum(g) / len(g) for r in g] for g in groups]
@@ -228,6 +229,7 @@ def test_I4_the_mean_of_group_centred_rewards_is_zero_and_their_spread_depends_o
         assert Fraction(sum(square), count) > Fraction(sum(square), count + sum(map(len, flat)))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.data())
 def test_I5_the_kl_estimator_is_never_negative_and_unbiased(weights: list[int], data: st.DataObject) -> None:
     other = data.draw(st.lists(st.integers(1, 9), min_size=len(weights), max_size=len(weights)))

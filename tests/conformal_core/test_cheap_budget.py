@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -47,6 +47,7 @@ def drawn_by(rollout, full):
 
 @pytest.mark.filterwarnings("ignore:(n|reference). got")
 @pytest.mark.parametrize("multiplicity", JOINT)
+@settings(deadline=None)
 @given(
     passes=arrays(np.bool_, st.tuples(st.integers(2, 40), st.integers(8, 10))),
     delta=st.sampled_from(["auto", "2/5", "3/4"]),
@@ -172,6 +173,13 @@ def test_nested_calibration_ranks_each_budget_among_the_prompts_assigned_to_it(m
     more = full.prefix(np.maximum(assigned, 4))  # drawn for another reason: not read
     policy.calibrate(more)
     assert policy.stop_rule == rule
+
+
+def test_replay_counts_what_nested_calibration_drew():
+    policy, pool = nested(), table(40, 0)
+    report = replay(policy, table(30, 1), calibration=pool)
+    assert report.calibration_rollouts == NestedRollout(GRID, SHARES, 3).first(pool.prompt_ids, 0).sum() < 40 * 8
+    assert "NestedThresholds" in str(policy.state_dict()["rule"]) and policy.stop_rule.n[0] == 40
 
 
 def test_nested_calibration_from_the_stream():
