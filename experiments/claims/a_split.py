@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 
 import numpy as np
 
@@ -64,11 +64,13 @@ def a2(effort: int) -> Evidence:
         for n, j in product(range(1, 61), range(1, 200)):
             d = F(j, 200)
             if conformal_rank(n, d) > n:
-                yield f"n = {n}, delta = {d}", conformal_quantile(np.zeros(n), d).value == math.inf and 1 <= 1 - d + F(1, n + 1)
+                yield f"n = {n}, delta = {d}", conformal_quantile(np.zeros(n), d).value == math.inf and 1 - d + F(1, n + 1) >= 1
 
     found = search(cases())
     misses = 1 - F(min(conformal_rank(20, F(1, 50)), 20), 21) ** 5
-    return Evidence(found, figures=(Figure("cases with L > n", found.tried, "706"), Figure("P(miss at some budget) with the min", misses, "0.2165")))
+    return Evidence(
+        found, figures=(Figure("cases with L > n", found.tried, "706"), Figure("P(miss at some budget) with the min", misses, "0.2165"))
+    )
 
 
 @claim(
@@ -123,11 +125,15 @@ def a5(effort: int) -> Evidence:
 
     def masses(a, b, k):
         cdf = [F(0), *(first_success_cdf(j, a, b) for j in range(1, k)), F(1)]
-        return [y - x for x, y in zip(cdf, cdf[1:], strict=False)]
+        return [y - x for x, y in pairwise(cdf)]
 
-    stated = search((f"p ~ Beta({a}, {b}), k = {k}: P(S = {j + 1}/{k}) = {w}", w == 0) for a, b, k in laws for j, w in enumerate(masses(a, b, k)))
+    stated = search(
+        (f"p ~ Beta({a}, {b}), k = {k}: P(S = {j + 1}/{k}) = {w}", w == 0) for a, b, k in laws for j, w in enumerate(masses(a, b, k))
+    )
     repaired = search((f"{a}, {b}, {k}, {d}", tied_coverage(masses(a, b, k), 6, d) >= 1 - d) for a, b, k in laws for d in DELTAS)
-    figures = (Figure(f"mass at {j + 1}/3, p ~ U(0, 1)", w, r) for j, (w, r) in enumerate(zip(masses(1, 1, 3), ("1/2", "1/6", "1/3"), strict=True)))
+    figures = (
+        Figure(f"mass at {j + 1}/3, p ~ U(0, 1)", w, r) for j, (w, r) in enumerate(zip(masses(1, 1, 3), ("1/2", "1/6", "1/3"), strict=True))
+    )
     return Evidence(stated, None, repaired, tuple(figures))
 
 
@@ -149,8 +155,10 @@ def a6(effort: int) -> Evidence:
     cover = {key: aps_coverage(200, "0.12", m) for key, m in atom.items()}
     nominal = conformal_rank(200, "0.12") / 201
     excess = {key: c - nominal for key, c in cover.items()}
-    stated = search(((f"Beta({a}, {2 - F(a)}), k = {k}, atom {atom[a, k]:.3f}: excess {e:.4f}", abs(e) < 1e-6) for (a, k), e in excess.items()), CLOSED)
-    repaired = search(((key, -1e-12 <= e and (e < 1e-3 or atom[key] > 0.06)) for key, e in excess.items()), CLOSED)
+    stated = search(
+        ((f"Beta({a}, {2 - F(a)}), k = {k}, atom {atom[a, k]:.3f}: excess {e:.4f}", abs(e) < 1e-6) for (a, k), e in excess.items()), CLOSED
+    )
+    repaired = search(((key, e >= -1e-12 and (e < 1e-3 or atom[key] > 0.06)) for key, e in excess.items()), CLOSED)
     return Evidence(stated, None, repaired, (
         Figure("atom at k = 2", atom["1.14", 2], "0.267"), Figure("coverage at k = 2", cover["1.14", 2], "1.000"),
         Figure("coverage at k = 4", cover["1.14", 4], "0.981"), Figure("coverage at k = 8", cover["1.14", 8], "0.8816"),
@@ -184,7 +192,7 @@ def a7(effort: int) -> Evidence:
 def a8(effort: int) -> Evidence:
     rates = ["0.5", "0.6", "0.7", "0.8", "0.9", "1"]
     q = {(k, p): aps_quantile(F("0.12"), k, rate(p)) for k in GRID for p in rates}
-    steps = [(k, a, b) for k in GRID for a, b in zip(rates, rates[1:], strict=False)]
+    steps = [(k, a, b) for k in GRID for a, b in pairwise(rates)]
     stated = search((f"k = {k}, p {a} -> {b}: q {float(q[k, a]):.3f} -> {float(q[k, b]):.3f}", q[k, b] < q[k, a]) for k, a, b in steps)
     return Evidence(stated, None, search((k, q[k, "1"] == F("0.88")) for k in GRID))
 
@@ -209,9 +217,14 @@ def a9(effort: int) -> Evidence:
     def cases(which):
         for m, depends in product((2, 5, 20), which):
             c = memorising(m, depends)
-            yield f"{m} prompts, policy that {'saw' if depends else 'never saw'} the calibration prompt: coverage {c} against 1/2", c >= F(1, 2)
+            yield (
+                f"{m} prompts, policy that {'saw' if depends else 'never saw'} the calibration prompt: coverage {c} against 1/2",
+                c >= F(1, 2),
+            )
 
-    return Evidence(search(cases((False, True))), search(cases((False,))), figures=(Figure("coverage, 20 prompts", memorising(20, True), "1/20"),))
+    return Evidence(
+        search(cases((False, True))), search(cases((False,))), figures=(Figure("coverage, 20 prompts", memorising(20, True), "1/20"),)
+    )
 
 
 @claim(
@@ -227,7 +240,9 @@ def a10(effort: int) -> Evidence:
             s = FirstSuccess("paper").gold_scores(Outcomes(np.arange(n), passes), (k,), np.zeros(n))[:, 0]
             for d in (F(1, 5), F(1, 4), F(1, 3), F(1, 2), F(3, 4)):
                 cases.append((n, k, firsts, d, conformal_quantile(s, d).value < 1, conformal_rank(n, d)))
-    stated = search((f"n = {n}, k = {k}, first passes {f}, delta = {d}", below == (sum(j <= k for j in f) >= r - 1)) for n, k, f, d, below, r in cases)
+    stated = search(
+        (f"n = {n}, k = {k}, first passes {f}, delta = {d}", below == (sum(j <= k for j in f) >= r - 1)) for n, k, f, d, below, r in cases
+    )
     repaired = search(((n, k, f, d), below == (sum(j <= k - 1 for j in f) >= r)) for n, k, f, d, below, r in cases)
     return Evidence(stated, None, repaired)
 
@@ -248,7 +263,8 @@ def a11(effort: int) -> Evidence:
 
 @claim(
     "A12", "Section 4.3", "First-success thresholds never increase with the budget.", HOLDS,
-    assumption="budgets are nested prefixes of one sample", guard="test_split_conformal.py::test_A12_first_success_thresholds_never_increase_with_the_budget",
+    assumption="budgets are nested prefixes of one sample",
+    guard="test_split_conformal.py::test_A12_first_success_thresholds_never_increase_with_the_budget",
 )  # fmt: skip
 def a12(effort: int) -> Evidence:
     def cases():
@@ -271,7 +287,10 @@ def a12(effort: int) -> Evidence:
 def a13(effort: int) -> Evidence:
     path = APS().gold_scores(group(0, 1, 1), (2, 3), [0.5])[0]
     q = [aps_quantile(F(7, 10), k, rate("2/5")) for k in GRID]
-    pairs = [("p = 2/5, 1 - delta = .3", k1, k2, a, b) for (k1, a), (k2, b) in zip(zip(GRID, q, strict=True), list(zip(GRID, q, strict=True))[1:], strict=False)]
+    pairs = [
+        ("p = 2/5, 1 - delta = .3", k1, k2, a, b)
+        for (k1, a), (k2, b) in zip(zip(GRID, q, strict=True), list(zip(GRID, q, strict=True))[1:], strict=False)
+    ]
 
     def cases():
         yield f"answers g, w, w with U = 1/2: s_2 = {path[0]:.4g} < s_3 = {path[1]:.4g}", path[1] <= path[0]
@@ -297,7 +316,8 @@ def a14(effort: int) -> Evidence:
     repaired = search((f"q at p = {p}", x >= F("0.88") - F(2, 100)) for p, x in zip(rates, q, strict=True))
     return Evidence(stated, None, repaired, (
         *(Figure(f"q_2 at p = {p}", x, r) for p, x, r in zip(rates, q, recorded, strict=True)),
-        *(Figure(f"q_32 at p = {p}", x, r) for p, x, r in zip(("0.6", "0.8", "0.9", "1"), last, ("0.614", "0.703", "0.79", "0.88"), strict=True)),
+        *(Figure(f"q_32 at p = {p}", x, r) for p, x, r in zip(("0.6", "0.8", "0.9", "1"), last, ("0.614", "0.703", "0.79", "0.88"),
+        strict=True)),
     ))  # fmt: skip
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 
 def add_parser(commands: Any, formatter: type[argparse.HelpFormatter]) -> None:
-    p = commands.add_parser("claims", help="check every statement of both papers; verdicts, counterexamples, repairs", formatter_class=formatter)
+    p = commands.add_parser(
+        "claims", help="check every statement of both papers; verdicts, counterexamples, repairs", formatter_class=formatter
+    )
     p.add_argument("--claim", default=None, metavar="ID", help="one entry in full (G5), or all of a section (G)")
     effort = p.add_mutually_exclusive_group()
     effort.add_argument("--quick", action="store_true", help="the searches at their usual size; the default")

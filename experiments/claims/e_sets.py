@@ -47,7 +47,7 @@ def one_in(counts: tuple[int, ...], q: Fraction, size: int = 1) -> Fraction:
 @claim(
     "E1", "Eq. 8", "The set stops with the same probability whether U is shared over answers or drawn per answer.", EXTRA,
     assumption="no two answers are equally frequent",
-    repaired="Top share p1, next p2: P(singleton) = q/p1 below p1, 1 - (q - p1)/p2 up to p1 + p2, then 0; per-answer laws under ties differ.",
+    repaired="Top share p1, next p2: P(singleton) = q/p1 below p1, 1 - (q - p1)/p2 up to p1 + p2, then 0.",
     guard="test_sets_and_multiplicity.py::test_E1_law_of_the_singleton_by_integration_over_u",
 )  # fmt: skip
 def e1(effort: int) -> Evidence:
@@ -102,9 +102,18 @@ def e3(effort: int) -> Evidence:
                     yield f"{score!r} stops on answers {codes} at q = {q}", not stop[0] or (q == 1 and len(scores) == 1 and answer[0] == 0)
 
     p = F(1, 10)
-    sampled = sum((p ** (2 - sum(c)) * (1 - p) ** sum(c) for c in product((0, 1), repeat=2) if ReleasedAPS().stop(group(*c), 2, 1.0, [0.5])[1][0] == 0 or 0 in c), F(0))
+    sampled = sum(
+        (
+            p ** (2 - sum(c)) * (1 - p) ** sum(c)
+            for c in product((0, 1), repeat=2)
+            if ReleasedAPS().stop(group(*c), 2, 1.0, [0.5])[1][0] == 0 or 0 in c
+        ),
+        F(0),
+    )
     repaired = search([*cases(SETS, 1.0), *cases(SETS, np.inf)], ENUMERATED)
-    return Evidence(search(cases([ReleasedAPS()], 1.0), ENUMERATED), None, repaired, (Figure("gold covered, p = .1, k = 2", sampled, "19/100"),))
+    return Evidence(
+        search(cases([ReleasedAPS()], 1.0), ENUMERATED), None, repaired, (Figure("gold covered, p = .1, k = 2", sampled, "19/100"),)
+    )
 
 
 @claim(
@@ -172,7 +181,9 @@ def f1(effort: int) -> Evidence:
         Figure("released rule, q = 1, half the prompts with one wrong answer of probability .9", released, "0.405"),
         Figure("P(unanimous and wrong), Beta(1.14, .86), one wrong answer", 1 - first_success_cdf(2, "1.14", "0.86"), "0.267"),
     )
-    return Evidence(search(cases([ReleasedAPS(), *SETS]), ENUMERATED), search(cases(SETS), ENUMERATED), search(pathwise(), ENUMERATED), figures)
+    return Evidence(
+        search(cases([ReleasedAPS(), *SETS]), ENUMERATED), search(cases(SETS), ENUMERATED), search(pathwise(), ENUMERATED), figures
+    )
 
 
 #: 3 of 4 prompts tie gold with one wrong answer, 1 of 4 is unanimous and wrong: only the wrong ones stop.
@@ -185,8 +196,14 @@ TIED = np.array([[0, 1, 0, 1]] * 75 + [[1, 1, 1, 1]] * 25)
     guard="test_sets_and_multiplicity.py::test_F2_the_bound_is_joint_and_says_nothing_given_a_stop",
 )  # fmt: skip
 def f2(effort: int) -> Evidence:
-    cases = [(len(t), t, d, *wrong_stops(MassAbove(), t, d, np.full(len(t), 0.5))) for t, d in [(TIED, F(3, 10)), (TIED[:80], F(3, 10)), (TIED[70:], F(3, 5))]]
-    stated = search((f"{n} prompts, {int((t == 1).all(1).sum())} of them unanimous and wrong, delta = {d}: {w} of {s} stops", w <= d * s) for n, t, d, w, s in cases)
+    cases = [
+        (len(t), t, d, *wrong_stops(MassAbove(), t, d, np.full(len(t), 0.5)))
+        for t, d in [(TIED, F(3, 10)), (TIED[:80], F(3, 10)), (TIED[70:], F(3, 5))]
+    ]
+    stated = search(
+        (f"{n} prompts, {int((t == 1).all(1).sum())} of them unanimous and wrong, delta = {d}: {w} of {s} stops", w <= d * s)
+        for n, t, d, w, s in cases
+    )
     return Evidence(stated, search(((n, d), w <= d) for n, _, d, w, _ in cases), figures=(Figure("P(wrong stop)", cases[0][3], "1/4"),))
 
 

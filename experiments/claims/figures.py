@@ -50,7 +50,9 @@ def released_wrong_stops(ax: Any) -> None:
         for w in share:
             law = 0.5 * np.array([1.0, 0, 0, 0]) + 0.5 * np.array([(1 - w) ** 2, w * (1 - w), w * (1 - w), w**2])
             q = threshold(score, law, o)
-            wrong.append(float(np.mean([law @ ((a := score.stop(o, 2, q, np.full(4, u)))[0] & (a[1] == 1)) for u in np.linspace(0.02, 0.98, 25)])))
+            wrong.append(
+                float(np.mean([law @ ((a := score.stop(o, 2, q, np.full(4, u)))[0] & (a[1] == 1)) for u in np.linspace(0.02, 0.98, 25)]))
+            )
         ax.plot(share, wrong, color=colour, label=name)
     ax.axhline(0.12, color=GREY, lw=1, ls="--")
     ax.text(0.02, 0.13, "delta", color=GREY, fontsize=8)
@@ -103,12 +105,35 @@ def cancellation(ax: Any) -> None:
 
 
 FIGURES = {
-    "coverage": (coverage_with_ties, "Ties add coverage (A3, A5)", "First-success scores, pass rates Beta(1.14, .86), delta = .12. The red band is where Theorem 2 puts the coverage of untied scores; with ties it lies above at small k."),
-    "thresholds": (rising_thresholds, "APS thresholds rise with the budget (A13)", "Limit thresholds for one pass rate and one wrong answer. The paper says q_k does not increase."),
-    "released": (released_wrong_stops, "Wrong stops of the released rule (F1)", "Half the prompts always right, half with one wrong answer. At q = 1 the released rule stops on unanimity, which no calibration covers."),
-    "leak": (leak, "Thresholds leak over checkpoints (G5)", "Policies that forget everything but the calibration prompts. Recalibrating on the same prompts sees nothing of it; fresh prompts do. APS, k = 8, n = 50, delta = .12."),
-    "cancellation": (cancellation, "Log-ratios cancel (M1)", "A response with log-ratios a, -a, a, -a, ...: the geometric mean stays 1 however far every token drifts."),
-}  # fmt: skip
+    "coverage": (
+        coverage_with_ties,
+        "Ties add coverage (A3, A5)",
+        "First-success scores, pass rates Beta(1.14, .86), delta = .12. The red band is where "
+        "Theorem 2 puts the coverage of untied scores; with ties it lies above at small k.",
+    ),
+    "thresholds": (
+        rising_thresholds,
+        "APS thresholds rise with the budget (A13)",
+        "Limit thresholds for one pass rate and one wrong answer. The paper says q_k does not increase.",
+    ),
+    "released": (
+        released_wrong_stops,
+        "Wrong stops of the released rule (F1)",
+        "Half the prompts always right, half with one wrong answer. At q = 1 the released rule stops on "
+        "unanimity, which no calibration covers.",
+    ),
+    "leak": (
+        leak,
+        "Thresholds leak over checkpoints (G5)",
+        "Policies that forget everything but the calibration prompts. Recalibrating on the same prompts sees "
+        "nothing of it; fresh prompts do. APS, k = 8, n = 50, delta = .12.",
+    ),
+    "cancellation": (
+        cancellation,
+        "Log-ratios cancel (M1)",
+        "A response with log-ratios a, -a, a, -a, ...: the geometric mean stays 1 however far every token drifts.",
+    ),
+}
 
 
 def draw(folder: Path) -> list[dict[str, str]]:
@@ -131,5 +156,3 @@ def draw(folder: Path) -> list[dict[str, str]]:
         plt.close(figure)
         drawn.append({"file": path.name, "title": title, "caption": caption, "data": base64.b64encode(path.read_bytes()).decode()})
     return drawn
-
-

@@ -39,12 +39,18 @@ def spread(n: int, columns: int) -> np.ndarray:
 
 
 @claim(
-    "G1", "Theorem 5", "At level delta/M per budget the gold is in every C_k with probability 1 - delta, at any data-dependent budget.", HOLDS,
-    assumption="+inf when L > n; q >= 1 never stops", guard="test_statements_that_hold.py::test_statement_3_wrong_commits_at_an_adaptive_budget",
+    "G1", "Theorem 5", "At level delta/M per budget the gold is in every C_k with probability 1 - delta, at any data-dependent budget.",
+    HOLDS,
+    assumption="+inf when L > n; q >= 1 never stops",
+    guard="test_statements_that_hold.py::test_statement_3_wrong_commits_at_an_adaptive_budget",
 )  # fmt: skip
 def g1(effort: int) -> Evidence:
     cases = [*matrices(40 * effort, 3), spread(10, 3), spread(25, 3)]
-    return Evidence(search((f"scores {s.tolist()}, delta = {d}", joint_miss(s, (2, 4, 8), d, "bonferroni") <= d) for s in cases for d in (F(1, 5), F(3, 5))))
+    return Evidence(
+        search(
+            (f"scores {s.tolist()}, delta = {d}", joint_miss(s, (2, 4, 8), d, "bonferroni") <= d) for s in cases for d in (F(1, 5), F(3, 5))
+        )
+    )
 
 
 @claim(
@@ -53,7 +59,9 @@ def g1(effort: int) -> Evidence:
     guard="test_sets_and_multiplicity.py::test_G2_level_delta_at_each_budget_misses_M_delta_in_the_limit",
 )  # fmt: skip
 def g2(effort: int) -> Evidence:
-    stated = search((f"{s.tolist()}", joint_miss(s, (2, 4, 8), F(1, 5), "per_budget") <= F(3, 5)) for s in [*matrices(40, 3), spread(10, 3)])
+    stated = search(
+        (f"{s.tolist()}", joint_miss(s, (2, 4, 8), F(1, 5), "per_budget") <= F(3, 5)) for s in [*matrices(40, 3), spread(10, 3)]
+    )
     return Evidence(stated, figures=(
         Figure("disjoint misses, n = 9, M = 5, delta = 1/10", joint_miss(spread(10, 5), GRID, F(1, 10), "per_budget"), "1/2"),
         Figure("fresh U per budget, perfect policy, delta = .12, large n", 1 - (1 - F("0.12")) ** M, "0.472"),
@@ -71,14 +79,20 @@ def perfect(fresh: bool) -> Fraction:
 
 @claim(
     "G3", "Appendix B", "Misses at several budgets are strongly dependent, so the union bound is loose.", EXTRA,
-    assumption="one U per prompt, shared over budgets", guard="test_sets_and_multiplicity.py::test_G2_level_delta_at_each_budget_misses_M_delta_in_the_limit",
+    assumption="one U per prompt, shared over budgets",
+    guard="test_sets_and_multiplicity.py::test_G2_level_delta_at_each_budget_misses_M_delta_in_the_limit",
 )  # fmt: skip
 def g3(effort: int) -> Evidence:
     def cases(kinds):
         for fresh in kinds:
-            yield f"{'fresh U per budget' if fresh else 'one U'}: {float(perfect(fresh)):.3f} of {float(F('0.6'))}", perfect(fresh) <= F("0.3")
+            yield (
+                f"{'fresh U per budget' if fresh else 'one U'}: {float(perfect(fresh)):.3f} of {float(F('0.6'))}",
+                perfect(fresh) <= F("0.3"),
+            )
 
-    return Evidence(search(cases((False, True)), CLOSED), search(cases((False,)), CLOSED), figures=(Figure("union, fresh U", perfect(True), "0.47"),))
+    return Evidence(
+        search(cases((False, True)), CLOSED), search(cases((False,)), CLOSED), figures=(Figure("union, fresh U", perfect(True), "0.47"),)
+    )
 
 
 @claim("G4", "Appendix B", "Bonferroni over budgets is over-conservative.", HOLDS, repaired="Simultaneous calibration spends delta.")
@@ -89,23 +103,31 @@ def g4(effort: int) -> Evidence:
             bonferroni, joint = (joint_miss(s, GRID, F("0.12"), rule) for rule in ("bonferroni", "max_score"))
             yield f"one U, n = {n}: {bonferroni} against {joint}", bonferroni <= F("0.12") / M and joint > 4 * bonferroni
 
-    return Evidence(search(cases(), ENUMERATED), figures=(Figure("golds sampled that n = 200, delta = .12 needs", conformal_rank(200, F("0.12") / M), "197"),))
+    return Evidence(
+        search(cases(), ENUMERATED),
+        figures=(Figure("golds sampled that n = 200, delta = .12 needs", conformal_rank(200, F("0.12") / M), "197"),),
+    )
 
 
 @claim(
-    "G5", "Theorem 5, last sentence", "Level delta/(M T_c) holds over checkpoints at once even though they share calibration prompts.", FALSE,
+    "G5", "Theorem 5, last sentence", "Level delta/(M T_c) holds over checkpoints at once even though they share calibration prompts.",
+    FALSE,
     repaired="It holds for a policy sequence independent of the calibration prompts, or fresh prompts per checkpoint.",
     guard="test_statements_that_hold.py::test_statement_7_only_for_a_policy_independent_of_the_calibration_prompts",
 )  # fmt: skip
 def g5(effort: int) -> Evidence:
-    stated = search((f"n = 1, delta = 1/2, {m} prompts: coverage {memorising(m, True)} after one checkpoint", memorising(m, True) >= F(1, 2)) for m in (2, 3, 5, 50))
+    stated = search(
+        (f"n = 1, delta = 1/2, {m} prompts: coverage {memorising(m, True)} after one checkpoint", memorising(m, True) >= F(1, 2))
+        for m in (2, 3, 5, 50)
+    )
     repaired = search((m, memorising(m, False) >= F(1, 2)) for m in (2, 3, 5, 50))
     return Evidence(stated, None, repaired, (Figure("coverage, 50 prompts", memorising(50, True), "1/50"),))
 
 
 @claim(
     "G6", "Theorem 5", "Level delta/(M T_c) is usable with the paper's 200 (or 100) calibration prompts.", FALSE,
-    repaired="It needs n >= M T_c / delta - 1 = 249.", guard="test_sets_and_multiplicity.py::test_G6_and_A1_checkpoints_need_that_many_prompts",
+    repaired="It needs n >= M T_c / delta - 1 = 249.",
+    guard="test_sets_and_multiplicity.py::test_G6_and_A1_checkpoints_need_that_many_prompts",
 )  # fmt: skip
 def g6(effort: int) -> Evidence:
     level, need = F("0.12") / 30, min_calibration_size("0.12", budgets=5, checkpoints=6)
@@ -125,11 +147,14 @@ def g7(effort: int) -> Evidence:
 
 @claim(
     "G8", "Section 5.7", "The disjoint split and Theorem 5 restore exactness.", FALSE,
-    repaired="They restore validity, for one checkpoint.", guard="test_sets_and_multiplicity.py::test_G8_split_and_bonferroni_are_valid_but_not_exact",
+    repaired="They restore validity, for one checkpoint.",
+    guard="test_sets_and_multiplicity.py::test_G8_split_and_bonferroni_are_valid_but_not_exact",
 )  # fmt: skip
 def g8(effort: int) -> Evidence:
     d = F("0.12")
     sizes = [len(disjoint_split(n, seed=0)[1]) for n in (100, 200, 400)]
     gaps = {n: 1 - joint_miss(np.column_stack([np.arange(n + 1.0)] * M), GRID, d, "bonferroni") - (1 - d) for n in sizes}
-    stated = search((f"{n} prompts in the second half, one U: coverage is {gap} above 1 - delta", gap <= F(1, n + 1)) for n, gap in gaps.items())
+    stated = search(
+        (f"{n} prompts in the second half, one U: coverage is {gap} above 1 - delta", gap <= F(1, n + 1)) for n, gap in gaps.items()
+    )
     return Evidence(stated, None, search((n, gap >= 0) for n, gap in gaps.items()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -37,8 +37,13 @@ def figures(name: str, values: list[Fraction], recorded: list[str]) -> tuple[Fig
 )  # fmt: skip
 def h1(effort: int) -> Evidence:
     before, after = quantiles("0.3", HALF), quantiles("0.3", SPLIT)
-    stated = search((f"p = 1/2 -> 60% always, 40% never; k = {k}, delta = .3: q {float(a):.3f} -> {float(b):.3f}", b <= a) for k, a, b in zip(GRID, before, after, strict=True))
-    return Evidence(stated, figures=figures("p = 1/2", before, ["0.80", "", "", "", "0.712"]) + figures("mixed", after, ["1", "", "", "", "1"]))
+    stated = search(
+        (f"p = 1/2 -> 60% always, 40% never; k = {k}, delta = .3: q {float(a):.3f} -> {float(b):.3f}", b <= a)
+        for k, a, b in zip(GRID, before, after, strict=True)
+    )
+    return Evidence(
+        stated, figures=figures("p = 1/2", before, ["0.80", "", "", "", "0.712"]) + figures("mixed", after, ["1", "", "", "", "1"])
+    )
 
 
 @claim(
@@ -60,7 +65,8 @@ def h2(effort: int) -> Evidence:
                 yield (a, b, k), aps_quantile(F("0.12"), k, rate(b)) <= aps_quantile(F("0.12"), k, rate(a))
 
     return Evidence(stated, None, search(ordered()), (
-        *figures("p = .6", q["0.6"], ["", "", "", "0.708", "0.614"]), *figures("p = .9", q["0.9"], ["0.864", "0.821", "0.799", "0.791", "0.790"]),
+        *figures("p = .6", q["0.6"], ["", "", "", "0.708", "0.614"]), *figures("p = .9", q["0.9"], ["0.864", "0.821", "0.799", "0.791",
+        "0.790"]),
         *figures("p = 1", q["1"], ["0.88"] * 5),
     ))  # fmt: skip
 
@@ -72,7 +78,8 @@ def later(a: int | None, b: int | None) -> bool:
 
 @claim(
     "H3", "Proposition 6, code", "Better mean accuracy gives smaller first-success scores.", FALSE,
-    repaired="It does when p rises on every prompt.", guard="test_efficiency_and_auto_delta.py::test_H3_code_needs_every_prompt_to_be_better_not_their_mean",
+    repaired="It does when p rises on every prompt.",
+    guard="test_efficiency_and_auto_delta.py::test_H3_code_needs_every_prompt_to_be_better_not_their_mean",
 )  # fmt: skip
 def h3(effort: int) -> Evidence:
     d = F(3, 10)
@@ -120,7 +127,7 @@ def h4(effort: int) -> Evidence:
 
 @claim(
     "H5", "Appendix D.2", "A smaller threshold makes a singleton easier.", FALSE,
-    repaired="Only for the deterministic sets (inclusive, mass above, released); for Eq. 8 it is easiest at q = p1, for first success reversed.",
+    repaired="True of the deterministic sets only; for Eq. 8 it is easiest at q = p1, and reversed for first success.",
     guard="test_sets_and_multiplicity.py::test_H5_a_singleton_is_easiest_at_the_top_share",
 )  # fmt: skip
 def h5(effort: int) -> Evidence:
@@ -129,7 +136,7 @@ def h5(effort: int) -> Evidence:
 
     def eq8():
         for c in counts:
-            for a, b in zip(values, values[1:], strict=False):
+            for a, b in pairwise(values):
                 x, y = singleton_probability(c, a), singleton_probability(c, b)
                 yield f"counts {c}: P(singleton) {y} at q = {b}, {x} at the smaller q = {a}", x >= y
 
@@ -137,13 +144,18 @@ def h5(effort: int) -> Evidence:
         for c, q in product(counts, values):
             codes = [i for i, m in enumerate(c) for _ in range(m)]
             if max(c) * 20 != q * 4 * 20:
-                stops = [inclusive_set(np.array([codes]), 4, float(q)).singleton[0], bool(ReleasedAPS().stop(group(*codes), 4, float(q), [0.3])[0][0])]
+                stops = [
+                    inclusive_set(np.array([codes]), 4, float(q)).singleton[0],
+                    bool(ReleasedAPS().stop(group(*codes), 4, float(q), [0.3])[0][0]),
+                ]
                 yield (c, q), stops == [F(max(c), 4) >= q] * 2
                 yield (c, q, "G"), bool(MassAbove().stop(group(*codes), 4, float(q), [0.3])[0][0]) == (F(max(c), 4) > q or max(c) == 4)
 
     return Evidence(search(eq8()), None, search(deterministic(), ENUMERATED), (
-        Figure("unanimous, q = .88", singleton_probability([4], "22/25"), "22/25"), Figure("(3/4, 1/4), q = 1/4", singleton_probability([3, 1], "1/4"), "1/3"),
-        Figure("(3/4, 1/4), q = 3/4", singleton_probability([3, 1], "3/4"), "1"), Figure("(3/4, 1/4), q = .88", singleton_probability([3, 1], "22/25"), "12/25"),
+        Figure("unanimous, q = .88", singleton_probability([4], "22/25"), "22/25"), Figure("(3/4, 1/4), q = 1/4", singleton_probability([3,
+        1], "1/4"), "1/3"),
+        Figure("(3/4, 1/4), q = 3/4", singleton_probability([3, 1], "3/4"), "1"), Figure("(3/4, 1/4), q = .88", singleton_probability([3,
+        1], "22/25"), "12/25"),
     ))  # fmt: skip
 
 
@@ -158,7 +170,11 @@ CHANGES = (("0.3", "0.69", "0.70", "6.69", "11.0"), ("0.12", "0.65", "0.70", "5.
 def h6(effort: int) -> Evidence:
     values = [(d, a, b, mean_k(F(d), rate(a)), mean_k(F(d), rate(b))) for d, a, b, *_ in CHANGES]
     stated = search((f"every p {a} -> {b}, delta = {d}: E[k] {float(x):.2f} -> {float(y):.2f}", y <= x) for d, a, b, x, y in values)
-    shown = [Figure(f"delta = {d}, p = {p}", x, r) for (d, a, b, x, y), (*_, r, s) in zip(values, CHANGES, strict=True) for p, x, r in ((a, x, r), (b, y, s))]
+    shown = [
+        Figure(f"delta = {d}, p = {p}", x, r)
+        for (d, a, b, x, y), (*_, r, s) in zip(values, CHANGES, strict=True)
+        for p, x, r in ((a, x, r), (b, y, s))
+    ]
 
     def formula():
         for d, p in product(("0.3", "0.12"), ("0.65", "0.69", "0.87")):
@@ -186,7 +202,8 @@ def h7(effort: int) -> Evidence:
 
 
 @claim(
-    "H8", "Corollary 7", "The budget anneals itself: as the policy improves, fewer responses are drawn.", FALSE, repaired="An empirical tendency only.",
+    "H8", "Corollary 7", "The budget anneals itself: as the policy improves, fewer responses are drawn.", FALSE,
+    repaired="An empirical tendency only.",
     guard="test_efficiency_and_auto_delta.py::test_H8_self_annealing_fails_for_a_policy_better_on_every_prompt",
 )  # fmt: skip
 def h8(effort: int) -> Evidence:
@@ -196,14 +213,16 @@ def h8(effort: int) -> Evidence:
     stated = search([(f"60% always solved; then 30% more with p = .12: E[k] {float(k[0]):.1f} -> {float(k[1]):.1f}", k[1] <= k[0])])
     j = [first_success_index(d, r) or 0 for d, r in zip(deltas, (SPLIT, after), strict=True)]
     return Evidence(stated, figures=(
-        Figure("delta before", deltas[0], "0.45"), Figure("delta after", deltas[1], "0.16"), Figure("J before", j[0], "1"), Figure("J after", j[1], "14"),
+        Figure("delta before", deltas[0], "0.45"), Figure("delta after", deltas[1], "0.16"), Figure("J before", j[0], "1"),
+        Figure("J after", j[1], "14"),
         Figure("E[k] before", k[0], "14.0"), Figure("E[k] after", k[1], "18.4"),
     ))  # fmt: skip
 
 
 @claim(
     "H9", "Proposition 16", "The expected saving telescopes over the grid: the sum of (k_{m+1} - k_m) P(k_used <= k_m).", HOLDS,
-    repaired="It is an identity, not a lower bound.", guard="test_efficiency_and_auto_delta.py::test_H9_the_telescoping_saving_is_an_identity",
+    repaired="It is an identity, not a lower bound.",
+    guard="test_efficiency_and_auto_delta.py::test_H9_the_telescoping_saving_is_an_identity",
 )  # fmt: skip
 def h9(effort: int) -> Evidence:
     def cases():

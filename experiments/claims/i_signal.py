@@ -46,7 +46,10 @@ def i1(effort: int) -> Evidence:
                 chosen = inclusive_set(np.array([codes]), k, 0.7).committed[0]
                 if chosen > 0:
                     hits = codes.count(0)
-                    yield f"answers {codes} (0 is gold), q = .7: commits to {chosen}, variance {F(hits * (k - hits), k * k)}", 0 < k and hits in (0, k)
+                    yield (
+                        f"answers {codes} (0 is gold), q = .7: commits to {chosen}, variance {F(hits * (k - hits), k * k)}",
+                        k > 0 and hits in (0, k),
+                    )
 
     figures = (Figure("P({w}) for w, w, w, g at q = .88", singleton_probability([3, 1], "22/25"), "12/25"),)
     return Evidence(search(cases((2, 3, 4)), ENUMERATED), None, search(cases((2,)), ENUMERATED), figures)
@@ -59,7 +62,7 @@ def pairs_wrong(a: str, b: str) -> Fraction:
 
 @claim(
     "I2", "Section 4.4.1", "Singletons at the first budget, k = 2, give a cheap group with non-zero reward variance.", FALSE,
-    repaired="The opposite: at k = 2 a level-set singleton is a unanimous pair and has no variance; independent U with q < 1/2 is the exception.",
+    repaired="The opposite: a level-set singleton at k = 2 is a unanimous pair, without variance (independent U with q < 1/2 excepted).",
     guard="test_sets_and_multiplicity.py::test_I2_a_singleton_at_two_is_a_unanimous_pair",
 )  # fmt: skip
 def i2(effort: int) -> Evidence:
@@ -77,7 +80,8 @@ def i2(effort: int) -> Evidence:
     exceptions = [singleton_probability([1, 1], q, "independent") > 0 for q in values]
     return Evidence(search(cases()), None, repaired, (
         Figure("values of q, of 39, at which independent U stops a mixed pair", sum(exceptions), "19"),
-        Figure("wrong share of those stops, Beta(1.14, .86)", pairs_wrong("1.14", "0.86"), "0.396"), Figure("Beta(1, 1)", pairs_wrong("1", "1"), "0.5"),
+        Figure("wrong share of those stops, Beta(1.14, .86)", pairs_wrong("1.14", "0.86"), "0.396"), Figure("Beta(1, 1)", pairs_wrong("1",
+        "1"), "0.5"),
     ))  # fmt: skip
 
 
@@ -114,7 +118,7 @@ def i4(effort: int) -> Evidence:
 @claim("I5", "Appendix, KL term", "e^D - D - 1 with D = log ref - log theta is at least 0 and unbiased for KL(theta || ref).", HOLDS)
 def i5(effort: int) -> Evidence:
     def cases():
-        weights = [w for w in product(range(1, 4), repeat=3)]
+        weights = list(product(range(1, 4), repeat=3))
         for p, r in product(weights, repeat=2):
             theta, ref = np.array(p) / sum(p), np.array(r) / sum(r)
             k3 = mean_k3(np.log(ref / theta)[:, None], np.ones((3, 1)))
@@ -127,15 +131,18 @@ def i5(effort: int) -> Evidence:
 
 
 @claim(
-    "J1", "Section 4.5, Appendix A", "Automatic delta is .65, .35, .15 at solve rates .4, .7, .9.", HOLDS, repaired="A larger delta means a smaller threshold.",
+    "J1", "Section 4.5, Appendix A", "Automatic delta is .65, .35, .15 at solve rates .4, .7, .9.", HOLDS,
+    repaired="A larger delta means a smaller threshold.",
     guard="test_efficiency_and_auto_delta.py::test_J1_and_J5_the_rule_and_its_ends",
 )  # fmt: skip
 def j1(effort: int) -> Evidence:
-    return Evidence(search((f"{s} of 10 solved: {auto_delta(s, 10)}", auto_delta(s, 10) == F(d)) for s, d in ((4, "0.65"), (7, "0.35"), (9, "0.15"))))
+    return Evidence(
+        search((f"{s} of 10 solved: {auto_delta(s, 10)}", auto_delta(s, 10) == F(d)) for s, d in ((4, "0.65"), (7, "0.35"), (9, "0.15")))
+    )
 
 
 def gap_on_the_same_set(p: float, n: int = 200) -> tuple[float, float]:
-    """Coverage minus announced level, on average and where delta is in its lowest fifth; score continuous below the atom of unsolved prompts."""
+    """Coverage less the announced level, on average and where delta is in its lowest fifth; scores continuous below the atom at 1."""
     from scipy.stats import binom
 
     counts = np.arange(n // 10, n + 1)
@@ -154,8 +161,14 @@ def gap_on_the_same_set(p: float, n: int = 200) -> tuple[float, float]:
 )  # fmt: skip
 def j2(effort: int) -> Evidence:
     gaps = {p: gap_on_the_same_set(p) for p in (0.3, 0.5, 0.8, 0.93)}
-    stated = search(((f"solve rate {p}, delta in its lowest fifth: {100 * b:+.2f} points", b >= -0.001) for p, (_, b) in gaps.items()), CLOSED)
-    return Evidence(stated, search(((p, abs(a) < 4e-4) for p, (a, _) in gaps.items()), CLOSED), figures=(Figure("mean gap, solve rate .8", gaps[0.8][0], "0.00025"),))
+    stated = search(
+        ((f"solve rate {p}, delta in its lowest fifth: {100 * b:+.2f} points", b >= -0.001) for p, (_, b) in gaps.items()), CLOSED
+    )
+    return Evidence(
+        stated,
+        search(((p, abs(a) < 4e-4) for p, (a, _) in gaps.items()), CLOSED),
+        figures=(Figure("mean gap, solve rate .8", gaps[0.8][0], "0.00025"),),
+    )
 
 
 @claim(
@@ -189,14 +202,24 @@ def j4(effort: int) -> Evidence:
         solved = int(passes.any(axis=1).sum())
         active = [conformal_quantile(table[:, m], auto_delta(solved, 200)).value < 1 for m in range(5)]
         rows.append((i, solved, active, [int(passes[:, : k - 1].any(axis=1).sum()) for k in GRID]))
-    stated = search(((f"replicate {i}, Beta(1.14, .86): {s} of 200 solved, active at {[k for k, a in zip(GRID, act, strict=True) if a]}", all(act[:-1])) for i, s, act, _ in rows), SIMULATED)
+    stated = search(
+        (
+            (
+                f"replicate {i}, Beta(1.14, .86): {s} of 200 solved, active at {[k for k, a in zip(GRID, act, strict=True) if a]}",
+                all(act[:-1]),
+            )
+            for i, s, act, _ in rows
+        ),
+        SIMULATED,
+    )
     return Evidence(stated, None, search(((i, act == [e >= s - 9 for e in early]) for i, s, act, early in rows), SIMULATED), (
         Figure("rank for 190 of 200 solved", conformal_rank(200, auto_delta(190, 200)), "181"),
     ))  # fmt: skip
 
 
 @claim(
-    "J5", "Eq. 13", "Automatic delta is a level at every solve rate.", EXTRA, assumption="it is clipped below 1 (the paper names no clip; its code has .05 and .95)",
+    "J5", "Eq. 13", "Automatic delta is a level at every solve rate.", EXTRA,
+    assumption="it is clipped below 1 (the paper names no clip; its code has .05 and .95)",
     guard="test_efficiency_and_auto_delta.py::test_J1_and_J5_the_rule_and_its_ends",
 )  # fmt: skip
 def j5(effort: int) -> Evidence:

@@ -19,7 +19,6 @@ from carm_core import (
     geomean_score,
     geomean_witness,
     log_ratio,
-    masked_loss,
     max_violations,
     severity_bound,
     signed_mean,
@@ -64,7 +63,8 @@ def outside(z: np.ndarray, band: tuple[float, float]) -> tuple[float, float, flo
 
 
 @claim(
-    "M1", "Proposition 1, Appendix A.1", "Every ratio may lie outside the band while the GeoMean score is 1; CARM's score is then B.", HOLDS,
+    "M1", "Proposition 1, Appendix A.1", "Every ratio may lie outside the band while the GeoMean score is 1; CARM's score is then B.",
+    HOLDS,
     repaired="For every T >= 2 and any severity; at T = 1 the scores coincide.",
     guard="test_carm.py::test_proposition_1_extends_to_every_length_from_two_and_any_severity",
 )  # fmt: skip
@@ -81,7 +81,13 @@ def m1(effort: int) -> Evidence:
     return Evidence(search(cases(), ENUMERATED))
 
 
-@claim("M2", "Proposition 2", "What CARM accepts, GeoMean accepts at the same tau.", HOLDS, guard="test_carm.py::test_proposition_2_score_order_and_acceptance_set_inclusion")
+@claim(
+    "M2",
+    "Proposition 2",
+    "What CARM accepts, GeoMean accepts at the same tau.",
+    HOLDS,
+    guard="test_carm.py::test_proposition_2_score_order_and_acceptance_set_inclusion",
+)
 def m2(effort: int) -> Evidence:
     def cases():
         for z in [*integer_responses(), *random_responses(effort)]:
@@ -92,7 +98,13 @@ def m2(effort: int) -> Evidence:
     return Evidence(search(cases(), ENUMERATED))
 
 
-@claim("M3", "Proposition 2", "The scores are equal iff all non-zero log-ratios have one sign.", HOLDS, guard="test_carm.py::test_proposition_2_equality_iff_all_nonzero_log_ratios_have_one_sign")
+@claim(
+    "M3",
+    "Proposition 2",
+    "The scores are equal iff all non-zero log-ratios have one sign.",
+    HOLDS,
+    guard="test_carm.py::test_proposition_2_equality_iff_all_nonzero_log_ratios_have_one_sign",
+)
 def m3(effort: int) -> Evidence:
     def cases():
         for z in integer_responses():
@@ -108,7 +120,8 @@ def tightest(z: np.ndarray) -> float:
 
 
 @claim(
-    "M4", "Proposition 3, Eqs. 12 and 13", "An accepted response satisfies p_- b_- + p_+ b_+ + p_out severity <= log tau, hence both bounds.", HOLDS,
+    "M4", "Proposition 3, Eqs. 12 and 13",
+    "An accepted response satisfies p_- b_- + p_+ b_+ + p_out severity <= log tau, hence both bounds.", HOLDS,
     guard="test_carm.py::test_proposition_3_budget_of_frequency_and_severity",
 )  # fmt: skip
 def m4(effort: int) -> Evidence:
@@ -117,20 +130,33 @@ def m4(effort: int) -> Evidence:
             tau, (minus, plus, severity) = tightest(z), outside(z, band)
             b, p = COSTS[band], minus + plus
             ok = minus * b[0] + plus * b[1] + p * severity <= math.log(tau) + 1e-11
-            ok &= p <= carm_bound(tau, band, severity=severity) + 1e-11 and carm_bound(tau, band, severity=severity) <= carm_bound(tau, band)
+            ok &= p <= carm_bound(tau, band, severity=severity) + 1e-11 and carm_bound(tau, band, severity=severity) <= carm_bound(
+                tau, band
+            )
             yield f"z = {z[0].tolist()}, band {band}", ok and (p == 0 or severity <= severity_bound(p, tau, band) + 1e-9)
 
     return Evidence(search(cases(), CLOSED))
 
 
-@claim("M5", "Corollary 1", "In a band [1/c, c]: p_out (log c + severity) <= log tau.", HOLDS, guard="test_carm.py::test_corollary_1_reciprocal_band")
+@claim(
+    "M5",
+    "Corollary 1",
+    "In a band [1/c, c]: p_out (log c + severity) <= log tau.",
+    HOLDS,
+    guard="test_carm.py::test_corollary_1_reciprocal_band",
+)
 def m5(effort: int) -> Evidence:
     def cases():
         for z, c in product(random_responses(effort), (1.05, 1.25, 2.0)):
             d = np.abs(z[np.abs(z) > math.log(c)])
             p, severity, tau = d.size / z.size, float((d - math.log(c)).mean()) if d.size else 0.0, tightest(z)
             bound = carm_bound(tau, (1 / c, c))
-            yield f"z = {z[0].tolist()}, c = {c}", p * (math.log(c) + severity) <= math.log(tau) + 1e-11 and p <= bound + 1e-9 and abs(bound - min(1, math.log(tau) / math.log(c))) < 1e-9
+            yield (
+                f"z = {z[0].tolist()}, c = {c}",
+                p * (math.log(c) + severity) <= math.log(tau) + 1e-11
+                and p <= bound + 1e-9
+                and abs(bound - min(1, math.log(tau) / math.log(c))) < 1e-9,
+            )
 
     return Evidence(search(cases(), CLOSED))
 
@@ -146,7 +172,13 @@ def m6(effort: int) -> Evidence:
         return max(m for m in range(t + 1) if cheapest**m <= F(tau) ** t)
 
     cases = list(product((1, 5, 11, 12, 40, 100), ("1.02", "1.04")))
-    stated = search((f"T = {t}, tau = {tau}: {max_violations(t, float(tau))} of {t} tokens", max_violations(t, float(tau)) >= t * carm_bound(float(tau))) for t, tau in cases)
+    stated = search(
+        (
+            f"T = {t}, tau = {tau}: {max_violations(t, float(tau))} of {t} tokens",
+            max_violations(t, float(tau)) >= t * carm_bound(float(tau)),
+        )
+        for t, tau in cases
+    )
 
     def sharp():
         for t, tau in cases:
@@ -154,12 +186,29 @@ def m6(effort: int) -> Evidence:
             yield (t, tau), m == brute(t, tau)
             if m:
                 z = np.array([equality_response(t, float(tau))])
-                yield (t, tau, "equality"), abs(carm_score(z, ones(z))[0] - math.log(float(tau))) < 1e-12 and round(sum(outside(z, BAND)[:2]) * t) == m
+                yield (
+                    (t, tau, "equality"),
+                    abs(carm_score(z, ones(z))[0] - math.log(float(tau))) < 1e-12 and round(sum(outside(z, BAND)[:2]) * t) == m,
+                )
 
-    return Evidence(stated, None, search(sharp()), tuple(Figure(f"violations possible at T = {t}, tau = 1.02", max_violations(t, 1.02), str(m)) for t, m in ((11, 0), (100, 8), (8619, 764))))
+    return Evidence(
+        stated,
+        None,
+        search(sharp()),
+        tuple(
+            Figure(f"violations possible at T = {t}, tau = 1.02", max_violations(t, 1.02), str(m))
+            for t, m in ((11, 0), (100, 8), (8619, 764))
+        ),
+    )
 
 
-@claim("M7", "beyond Proposition 3", "With the signed mean g the share outside is at most (d + g)/(2 b_+) + (d - g)/(2 b_-), and this is tight.", HOLDS, guard="test_carm.py::test_signed_mean_bound_holds_and_improves_on_proposition_3")
+@claim(
+    "M7",
+    "beyond Proposition 3",
+    "With the signed mean g the share outside is at most (d + g)/(2 b_+) + (d - g)/(2 b_-), and this is tight.",
+    HOLDS,
+    guard="test_carm.py::test_signed_mean_bound_holds_and_improves_on_proposition_3",
+)
 def m7(effort: int) -> Evidence:
     def cases():
         for z, band in product(random_responses(effort), BANDS):
@@ -173,19 +222,36 @@ def m7(effort: int) -> Evidence:
             yield f"tight at {low} low, {high} high, {inside} inside", abs(bound - (low + high) / (low + high + inside)) < 1e-9
 
     return Evidence(search(cases(), CLOSED), figures=(
-        Figure("p_-, tau = 1.02, percent", 100 * math.log(1.02) / COSTS[BAND][0], "8.87"), Figure("p_+", 100 * math.log(1.02) / COSTS[BAND][1], "8.02"),
-        Figure("g = 0", 100 * float(signed_mean_bound(math.log(1.02), 0.0)), "8.45"), Figure("tau_GeoMean = 1.005", 100 * carm_bound(1.02, geomean_tau=1.005), "8.56"),
+        Figure("p_-, tau = 1.02, percent", 100 * math.log(1.02) / COSTS[BAND][0], "8.87"), Figure("p_+",
+        100 * math.log(1.02) / COSTS[BAND][1], "8.02"),
+        Figure("g = 0", 100 * float(signed_mean_bound(math.log(1.02), 0.0)), "8.45"), Figure("tau_GeoMean = 1.005", 100 * carm_bound(1.02,
+        geomean_tau=1.005), "8.56"),
     ))  # fmt: skip
 
 
-@claim("M8", "Section 3.4", "At most 8.88% (tau = 1.02) and 17.58% (1.04) of tokens lie outside.", HOLDS, repaired="8.87% to the nearest digit; 8.88 comes from b = .2231.", guard="test_carm.py::test_proposition_3_numbers_in_the_text")
+@claim(
+    "M8",
+    "Section 3.4",
+    "At most 8.88% (tau = 1.02) and 17.58% (1.04) of tokens lie outside.",
+    HOLDS,
+    repaired="8.87% to the nearest digit; 8.88 comes from b = .2231.",
+    guard="test_carm.py::test_proposition_3_numbers_in_the_text",
+)
 def m8(effort: int) -> Evidence:
     exact = {tau: 100 * carm_bound(float(tau)) for tau in P.SHARES}
-    stated = search(((f"tau = {tau}: {x:.4f}%, printed {P.SHARES[tau]}%", 0 <= float(P.SHARES[tau]) - x < 0.01) for tau, x in exact.items()), PRINTED)
+    stated = search(
+        ((f"tau = {tau}: {x:.4f}%, printed {P.SHARES[tau]}%", 0 <= float(P.SHARES[tau]) - x < 0.01) for tau, x in exact.items()), PRINTED
+    )
     return Evidence(stated, figures=(Figure("tau = 1.02", exact["1.02"], "8.8744"), Figure("tau = 1.04", exact["1.04"], "17.5764")))
 
 
-@claim("M9", "Section 3.3", "Ratio, cancelled share, scores and token counts of the disagreement case.", HOLDS, guard="test_carm.py::test_disagreement_case_numbers")
+@claim(
+    "M9",
+    "Section 3.3",
+    "Ratio, cancelled share, scores and token counts of the disagreement case.",
+    HOLDS,
+    guard="test_carm.py::test_disagreement_case_numbers",
+)
 def m9(effort: int) -> Evidence:
     g, d = map(float, P.CASE)
     z = np.array([[d + g, g - d]])
@@ -222,10 +288,20 @@ def m10(effort: int) -> Evidence:
             yield z[0, 0], outside(guarded, BAND)[:2] == outside(z, BAND)[:2]
 
     true = math.exp(carm_score(wild[1], ones(wild[1]))[0])
-    return Evidence(search(cases(False), CLOSED), search([*cases(True), *counts()], CLOSED), figures=(Figure("true score of the counterexample", true, "2.689"),))
+    return Evidence(
+        search(cases(False), CLOSED),
+        search([*cases(True), *counts()], CLOSED),
+        figures=(Figure("true score of the counterexample", true, "2.689"),),
+    )
 
 
-@claim("M11", "Eq. 72", "The dual-clip surrogate is max(min(rA, clip(r)A), 3A) for A < 0 and the plain clip otherwise.", HOLDS, guard="test_carm.py::test_equation_72_dual_clip_in_rational_arithmetic")
+@claim(
+    "M11",
+    "Eq. 72",
+    "The dual-clip surrogate is max(min(rA, clip(r)A), 3A) for A < 0 and the plain clip otherwise.",
+    HOLDS,
+    guard="test_carm.py::test_equation_72_dual_clip_in_rational_arithmetic",
+)
 def m11(effort: int) -> Evidence:
     def cases():
         for r, a in product([F(j, 10) for j in (1, 5, 8, 9, 10, 12, 13, 20, 31, 60)], [F(j, 2) for j in range(-4, 5)]):
@@ -253,7 +329,8 @@ def one_law(method: str) -> float:
 
 
 @claim(
-    "M12", "Eqs. 73 and 74, Table 5", "1 - (1 - c/16)^k and (c/16)^k are the expectations of best and worst of k; worst never increases, both are c/16 at k = 1.", HOLDS,
+    "M12", "Eqs. 73 and 74, Table 5",
+    "1 - (1 - c/16)^k and (c/16)^k are the expectations of best and worst of k; worst never increases, both are c/16 at k = 1.", HOLDS,
     guard="test_carm.py::test_equations_73_and_74_are_the_expectations_of_best_and_worst_of_k_with_replacement",
 )  # fmt: skip
 def m12(effort: int) -> Evidence:
@@ -262,131 +339,19 @@ def m12(effort: int) -> Evidence:
             for c in range(n + 1):
                 draws = list(product([1] * c + [0] * (n - c), repeat=k))
                 best, worst = (F(sum(map(f, draws)), len(draws)) for f in (max, min))
-                yield f"c = {c} of {n}, k = {k}", abs(best_of_k(c, n, k) - float(best)) < 1e-12 and abs(worst_of_k(c, n, k) - float(worst)) < 1e-12
+                yield (
+                    f"c = {c} of {n}, k = {k}",
+                    abs(best_of_k(c, n, k) - float(best)) < 1e-12 and abs(worst_of_k(c, n, k) - float(worst)) < 1e-12,
+                )
         for c in range(17):
             curve = [float(worst_of_k(c, 16, k)) for k in (1, 2, 4, 8, 16)]
-            yield f"c = {c}: worst of k", curve == sorted(curve, reverse=True) and (not 0 < c < 16 or len(set(curve)) == 5) and abs(curve[0] - c / 16) < 1e-15
+            yield (
+                f"c = {c}: worst of k",
+                curve == sorted(curve, reverse=True) and (not 0 < c < 16 or len(set(curve)) == 5) and abs(curve[0] - c / 16) < 1e-15,
+            )
 
     pairs = [abs(F(P.BEST[m][1]) + F(P.WORST[m][1]) - 2 * F(P.BEST[m][0])) for m in P.BEST]
     return Evidence(search(cases()), figures=(
-        Figure("largest misfit of Table 5 to one law of c, points", max(map(one_law, P.BEST)), "0.055"), Figure("largest |B_2 + W_2 - 2 mean|, points", max(pairs), "0.21"),
+        Figure("largest misfit of Table 5 to one law of c, points", max(map(one_law, P.BEST)), "0.055"),
+        Figure("largest |B_2 + W_2 - 2 mean|, points", max(pairs), "0.21"),
     ))  # fmt: skip
-
-
-def exact(cell: str, grid: int) -> Fraction:
-    """The multiple of 1/grid that a printed percentage rounds."""
-    return F(round(F(cell) / 100 * grid), grid)
-
-
-def math_rows() -> dict[tuple[str, str], list[Fraction]]:
-    return {key: [exact(c, 480 if j < 3 else 1600) for j, c in enumerate(row[:4])] for key, row in P.MATH.items()}
-
-
-@claim("M13", "Tables 1, 2", "The column Average is the mean of the four datasets.", HOLDS, repaired="From exact counts in Table 1.")
-def m13(effort: int) -> Evidence:
-    def cases():
-        for key, cells in math_rows().items():
-            value = 100 * sum(cells) / 4
-            yield f"{key}: {float(value):.4f}, printed {P.MATH[key][4]}", abs(value - F(P.MATH[key][4])) <= F(5, 1000)
-        for key, row in P.CODE.items():
-            value = sum(map(F, row[:4])) / 4
-            yield f"{key}: {float(value):.4f}, printed {row[4]}", abs(value - F(row[4])) <= F(1, 100)
-
-    return Evidence(search(cases(), PRINTED), figures=(Figure("rows", len(P.MATH) + len(P.CODE), "15"),))
-
-
-def gains(rounded: bool):
-    """(what, computed, printed) for every gain stated in the text."""
-    cells = math_rows()
-
-    def cut(x):
-        return F(f"{float(x):.2f}") if rounded else x
-
-    aime = {key: cut(100 * sum(c[:3]) / 3) for key, c in cells.items()}
-    average = {key: (F(P.MATH[key][4]) if rounded else 100 * sum(c) / 4) for key, c in cells.items()}
-    for size, rival, text in P.AIME_GAINS:
-        yield f"AIME, {size}, over {rival}", aime[size, "CARM"] - aime[size, rival], text
-    for size, text in P.GEOMEAN_GAINS:
-        yield f"AIME, {size}, GeoMean over Null", aime[size, "GeoMean"] - aime[size, "Null"], text
-    for size, rival, text in P.AVERAGE_GAINS:
-        yield f"Average, {size}, over {rival}", average[size, "CARM"] - average[size, rival], text
-    for rival, text in P.CODE_GAINS:
-        yield f"code, over {rival}", F(P.CODE["CARM"][4]) - F(P.CODE[rival][4]), text
-    for metric, rival, text in P.SAMPLING_GAINS:
-        table, column = (P.WORST if metric == "worst" else P.BEST), (0 if metric == "mean" else 4)
-        yield f"{metric}, over {rival}", F(table["CARM"][column]) - F(table[rival][column]), text
-
-
-@claim("M14", "Abstract, Sections 4 and 5", "Every stated gain follows from the tables.", EXTRA, assumption="a difference of rounded cells also counts; from exact counts 3.13 is 3.14")
-def m14(effort: int) -> Evidence:
-    def cases(rounded):
-        for (what, value, text), (_, other, _) in zip(gains(False), gains(True), strict=True):
-            ok = abs(value - F(text)) <= F(5, 1000) or (rounded and other == F(text))
-            yield f"{what}: {float(value):.4f}, printed {text}", ok
-
-    average = {key: 100 * sum(c) / 4 for key, c in math_rows().items()}
-    figures = (Figure("9B average over GeoMean, exact counts", average["9B", "CARM"] - average["9B", "GeoMean"], "3.1354"),)
-    return Evidence(search(cases(False), PRINTED), search(cases(True), PRINTED), figures=figures)
-
-
-@claim(
-    "M15", "Section 4.1, Table 1", "Mathematics is evaluated over three random seeds.", FALSE,
-    repaired="All 40 cells are multiples of one run's grid (1/480, 1/1600): by chance with probability 3^-40.",
-)  # fmt: skip
-def m15(effort: int) -> Evidence:
-    off = sum(abs(F(c) - 100 * exact(c, 480 if j < 3 else 1600)) > F(51, 10**4) for row in P.MATH.values() for j, c in enumerate(row[:4]))
-    chance = math.comb(40, off) * F(2, 3) ** off * F(1, 3) ** (40 - off)
-    stated = search([(f"{40 - off} of 40 cells lie on the grid of one run: probability {float(chance):.1e}", chance >= F(1, 1000))], PRINTED)
-    return Evidence(stated, figures=(Figure("cells off the grid of one run", off, "0"),))
-
-
-@claim("M16", "Section 5.2 against Tables 1, 2, 4", "Standard masking in the ablation is the CARM of the tables.", FALSE, repaired="75.63 and 50.58 against 77.50 and 51.20; 75.63 is no row of Table 4.")
-def m16(effort: int) -> Evidence:
-    aime, code = P.ABLATION
-    rows = {v for row in P.SWEEP.values() for v in row.values()}
-    return Evidence(search([(f"AIME {aime} against {P.SWEEP['CARM']['1.025']}", aime in rows), (f"LiveCodeBench {code} against {P.CODE['CARM'][1]}", code == P.CODE["CARM"][1])], PRINTED))
-
-
-@claim(
-    "M17", "Section 5.1, Table 4", "On 9B CARM beats GeoMean by 3.47 points, whatever its tau.", EXTRA,
-    assumption="tau = 1.025, chosen on the same AIME problems; there the gain is 3.6 sampling errors",
-)  # fmt: skip
-def m17(effort: int) -> Evidence:
-    rival = max(map(F, P.SWEEP["GeoMean"].values()))
-    within = sum(F(P.WORST[m][0]) - F(P.WORST[m][1]) for m in ("CARM", "GeoMean")) / 100 * F(16, 15)
-    error = 100 * math.sqrt(within / 1440)
-
-    def cases(taus):
-        for tau in taus:
-            gain = F(P.SWEEP["CARM"][tau]) - rival
-            yield f"tau = {tau}: {float(gain):+.2f} points", gain >= 2 * F(error)
-
-    return Evidence(search(cases(P.SWEEP["CARM"]), PRINTED), search(cases(["1.025"]), PRINTED), figures=(
-        Figure("sampling error of the gain", error, "0.97"), Figure("gain in sampling errors", float(F(P.SWEEP["CARM"]["1.025"]) - rival) / error, "3.6"),
-    ))  # fmt: skip
-
-
-@claim("M18", "Table 5", "CARM is highest at every k, best and worst of k.", HOLDS)
-def m18(effort: int) -> Evidence:
-    return Evidence(search(((f"{name}, column {j}, {m}", F(table["CARM"][j]) > F(table[m][j])) for name, table in (("best", P.BEST), ("worst", P.WORST)) for m in table for j in range(5) if m != "CARM"), PRINTED))
-
-
-@claim(
-    "M19", "Eq. 3", "The loss is the same whether it is divided by all tokens or by those retained.", EXTRA, assumption="nothing is masked",
-    repaired="The two differ by the retained share of tokens.", guard="test_carm.py::test_equation_3_retained_and_fixed_losses_differ_by_the_retained_token_fraction",
-)  # fmt: skip
-def m19(effort: int) -> Evidence:
-    lengths = (2, 3, 5)
-    mask = (np.arange(5) < np.array(lengths)[:, None]).astype(float)
-    z = 0.1 * mask * np.array([[1.0], [-1.0], [0.5]])
-
-    def cases(keeps):
-        for keep in keeps:
-            fixed, retained = (float(masked_loss(z, np.ones(3), mask, np.array(keep), normalize=n)) for n in ("fixed", "retained"))
-            share = sum(t for t, k in zip(lengths, keep, strict=True) if k) / 10
-            yield keep, fixed, retained, share
-
-    every = list(product((True, False), repeat=3))
-    stated = search((f"keep {k}: {a:.4f} and {b:.4f}", abs(a - b) < 1e-12) for k, a, b, _ in cases(every))
-    assuming = search((k, abs(a - b) < 1e-12) for k, a, b, _ in cases([(True,) * 3]))
-    return Evidence(stated, assuming, search((k, abs(a - s * b) < 1e-12) for k, a, b, s in cases(every)))

@@ -57,7 +57,8 @@ def n2(effort: int) -> Evidence:
     mean = sum(w * v for w, v in zip(law, value, strict=True))
     truth = 1 - (1 - p) ** k
     return Evidence(search(cases()), figures=(
-        Figure("variance, exactly k", truth * (1 - truth), "0.151"), Figure("variance, n = 16", sum(w * (v - mean) ** 2 for w, v in zip(law, value, strict=True)), "0.035"),
+        Figure("variance, exactly k", truth * (1 - truth), "0.151"), Figure("variance, n = 16", sum(w * (v - mean) ** 2 for w,
+        v in zip(law, value, strict=True)), "0.035"),
     ))  # fmt: skip
 
 
@@ -70,7 +71,9 @@ def n3(effort: int) -> Evidence:
         for n in range(1, 9):
             for k, p in product(range(1, n + 1), (F(1, 10), F(1, 2), F(4, 5))):
                 law = [comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
-                mean = {f: float(sum(w * F(float(f(c, n, k))) for c, w in enumerate(law))) for f in (pass_at_k, all_at_k, best_of_k, worst_of_k)}
+                mean = {
+                    f: float(sum(w * F(float(f(c, n, k))) for c, w in enumerate(law))) for f in (pass_at_k, all_at_k, best_of_k, worst_of_k)
+                }
                 some, every = float(1 - (1 - p) ** k), float(p**k)
                 ok = abs(mean[pass_at_k] - some) < 1e-12 and abs(mean[all_at_k] - every) < 1e-12
                 yield f"n = {n}, k = {k}, p = {p}", ok and mean[best_of_k] <= some + 1e-12 and mean[worst_of_k] >= every - 1e-12
@@ -81,5 +84,7 @@ def n3(effort: int) -> Evidence:
         law = np.array([comb(n, int(j)) for j in c]) * p**c * (1 - p) ** (n - c)
         return float((1 - (1 - p[:, 0]) ** k - law @ best_of_k(c, n, k)).max())
 
-    figures = [Figure(f"largest bias of best of {k}, n = 16", bias(k), r) for k, r in ((2, "0.016"), (4, "0.039"), (8, "0.082"), (16, "0.163"))]
+    figures = [
+        Figure(f"largest bias of best of {k}, n = 16", bias(k), r) for k, r in ((2, "0.016"), (4, "0.039"), (8, "0.082"), (16, "0.163"))
+    ]
     return Evidence(search(cases(), CLOSED), figures=(*figures, Figure("c = 1 of 16, k = 16", float(best_of_k(1, 16, 16)), "0.644")))

@@ -7,19 +7,21 @@ from __future__ import annotations
 #: Table 1 and Table 3, k_train and savings in percent; Table 1 first.
 SAVINGS = {
     "GSM8K": ("10.4", 68), "MATH-500": ("15.9", 50), "MATH-Algebra": ("12.2", 62), "GPQA-Diamond": ("9.7", 70), "HumanEval": ("16.3", 49),
-    "MBPP": ("10.0", 69), "GSM8K, Llama": ("5.7", 82), "GSM8K, Gemma": ("14.2", 56), "MBPP, Llama": ("8.5", 73), "MBPP, Gemma": ("12.5", 61),
+    "MBPP": ("10.0", 69), "GSM8K, Llama": ("5.7", 82), "GSM8K, Gemma": ("14.2", 56), "MBPP, Llama": ("8.5", 73), "MBPP, Gemma": ("12.5",
+    61),
     "MATH-500, Llama": ("12.0", 62), "MATH-500, Gemma": ("18.5", 42),
 }  # fmt: skip
 #: Table 2: pass@1 on GSM8K, HumanEval, MBPP, MATH-500; Delta on GSM8K; k_train; GPU-hours.
 BASELINES = {
     "GRPO": ("54.8", "33.3", "56.0", "48.5", None, "32.0", "11.7"), "GDRO": ("56.8", "34.5", "58.2", "51.0", "2.0", "32.0", "11.7"),
     "AERO": ("56.1", "34.0", "57.5", "50.2", "1.3", "16.6", "6.1"), "GRESO": ("54.7", "33.1", "55.8", "48.3", "-0.1", "15.6", "5.7"),
-    "Reinforce-Ada": ("55.4", "33.8", "56.5", "49.5", "0.6", "14.8", "5.4"), "Reinforce-Est": ("55.1", "33.5", "56.1", "49.0", "0.3", "15.2", "5.6"),
+    "Reinforce-Ada": ("55.4", "33.8", "56.5", "49.5", "0.6", "14.8", "5.4"), "Reinforce-Est": ("55.1", "33.5", "56.1", "49.0", "0.3",
+    "15.2", "5.6"),
     "C-GRPO": ("57.2", "36.5", "60.5", "52.5", "2.4", "10.4", "3.8"),
 }  # fmt: skip
 #: Section 5.3: the range of margins over the strongest baselines.  Section 5.5: speed-up over G = 32.
 MARGINS, SPEED_UP = ("0.4", "2.4"), "3.07"
-#: Section 5.5 and Appendix B: events, prompts, responses and completions of calibration; hours for 12, 6, 3, 1 events; their share of the total.
+#: Section 5.5, Appendix B: events, prompts, responses and completions of calibration; hours for 12, 6, 3, 1 events; share of the total.
 CALIBRATION = (6, 200, 32, 38_400)
 CALIBRATION_HOURS = {12: "0.50", 6: "0.25", 3: "0.13", 1: "0.04"}
 CALIBRATION_SHARE = "6.6"
@@ -29,7 +31,12 @@ STANDARD_ERRORS = {400: "2.5", 200: "3.5"}
 #: Training: steps, prompts per step (Appendix, training configuration).
 STEPS, BATCH = 300, 4
 #: Table 6: d_TV, lower bound, empirical coverage, margin.
-SHIFT = {"GSM8K": ("0.00", "87.5", "87.9", "0.4"), "MATH-Algebra": ("0.06", "81.5", "83.6", "2.1"), "MATH-500": ("0.15", "72.5", "76.8", "4.3"), "GPQA-Diamond": ("0.29", "58.5", "70.4", "11.9")}  # fmt: skip
+SHIFT = {
+    "GSM8K": ("0.00", "87.5", "87.9", "0.4"),
+    "MATH-Algebra": ("0.06", "81.5", "83.6", "2.1"),
+    "MATH-500": ("0.15", "72.5", "76.8", "4.3"),
+    "GPQA-Diamond": ("0.29", "58.5", "70.4", "11.9"),
+}
 #: Table 3: delta^(0) of Qwen on GSM8K; Appendix A: share solved within 32 at step 0.
 DELTA_GSM8K, SOLVED_GSM8K = "0.12", "0.40"
 #: Table 3, MBPP: delta^(0) and p@32 in percent at step 300.
@@ -70,7 +77,14 @@ AVERAGE_GAINS = (("4B", "IcePop", "26.54"), ("9B", "IcePop", "12.52"), ("9B", "G
 #: Section 4.3: gains in the code average.
 CODE_GAINS = (("GeoMean", "3.03"), ("IcePop", "2.88"))
 #: Section 5.3: (metric, rival, points) of CARM at k = 16 (mean: k = 1).
-SAMPLING_GAINS = (("mean", "GeoMean", "3.47"), ("best", "GeoMean", "2.74"), ("worst", "GeoMean", "2.78"), ("mean", "TRM", "3.54"), ("best", "TRM", "0.30"), ("worst", "TRM", "4.61"))  # fmt: skip
+SAMPLING_GAINS = (
+    ("mean", "GeoMean", "3.47"),
+    ("best", "GeoMean", "2.74"),
+    ("worst", "GeoMean", "2.78"),
+    ("mean", "TRM", "3.54"),
+    ("best", "TRM", "0.30"),
+    ("worst", "TRM", "4.61"),
+)
 #: Section 5.2: "standard" masking in the ablation, AIME and LiveCodeBench-v6.
 ABLATION = ("75.63", "50.58")
 #: Table 4, Qwen3.5-9B: tau to three-year AIME.
@@ -79,8 +93,18 @@ SWEEP = {
     "CARM": {"1.02": "72.99", "1.025": "77.50", "1.03": "73.82", "1.04": "74.17"},
 }
 #: Table 5 (Qwen3.5-9B), k = 1, 2, 4, 8, 16.
-BEST = {"Null": ("70.42", "78.07", "83.34", "86.42", "88.26"), "TRM": ("73.96", "81.47", "86.43", "89.39", "90.98"), "GeoMean": ("74.03", "80.19", "84.05", "86.73", "88.54"), "CARM": ("77.50", "83.94", "87.74", "90.05", "91.28")}  # fmt: skip
-WORST = {"Null": ("70.42", "62.70", "55.30", "49.04", "44.38"), "TRM": ("73.96", "66.49", "59.27", "52.99", "48.00"), "GeoMean": ("74.03", "67.66", "61.32", "55.02", "49.83"), "CARM": ("77.50", "71.04", "64.44", "58.05", "52.61")}  # fmt: skip
+BEST = {
+    "Null": ("70.42", "78.07", "83.34", "86.42", "88.26"),
+    "TRM": ("73.96", "81.47", "86.43", "89.39", "90.98"),
+    "GeoMean": ("74.03", "80.19", "84.05", "86.73", "88.54"),
+    "CARM": ("77.50", "83.94", "87.74", "90.05", "91.28"),
+}
+WORST = {
+    "Null": ("70.42", "62.70", "55.30", "49.04", "44.38"),
+    "TRM": ("73.96", "66.49", "59.27", "52.99", "48.00"),
+    "GeoMean": ("74.03", "67.66", "61.32", "55.02", "49.83"),
+    "CARM": ("77.50", "71.04", "64.44", "58.05", "52.61"),
+}
 #: Section 3.3, the disagreement case: d_GeoMean, d_CARM; printed ratio, cancelled share, both scores.
 CASE = ("0.002502", "0.024486")
 CASE_TEXT = ("9.79", "89.78", "1.0025", "1.0248")

@@ -24,7 +24,9 @@ def summary(results: Sequence[Result]) -> str:
     count = Counter(r.evidence.verdict for r in results)
     wrong = [r.claim.id for r in results if not r.agrees]
     tail = "every verdict is the expected one" if not wrong else f"NOT as expected: {', '.join(wrong)}"
-    return f"{len(results)} claims: {count[HOLDS]} hold, {count[EXTRA]} hold under an assumption, {count[FALSE]} are false as stated; {tail}"
+    return (
+        f"{len(results)} claims: {count[HOLDS]} hold, {count[EXTRA]} hold under an assumption, {count[FALSE]} are false as stated; {tail}"
+    )
 
 
 def _search(s: Search | None) -> dict[str, Any] | None:
@@ -100,10 +102,13 @@ def write(results: Sequence[Result], folder: Path, command: str) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     figures = draw(folder)
-    env = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    env = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     sections = [(letter, title, [r for r in results if r.claim.id[0] == letter]) for letter, title in SECTIONS.items()]
     page = env.get_template("claims.html.j2").render(
-        sections=[s for s in sections if s[2]], summary=summary(results), figures=figures, marks=MARKS, described=described, command=command, version=package_version(),
+        sections=[s for s in sections if s[2]], summary=summary(results), figures=figures, marks=MARKS, described=described,
+        command=command, version=package_version(),
         counts=[(mark, name, sum(r.evidence.verdict == name for r in results)) for name, mark in MARKS.items()], total=len(results),
     )  # fmt: skip
     (folder / "claims.html").write_text(page, encoding="utf-8")

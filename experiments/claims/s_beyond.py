@@ -1,4 +1,4 @@
-"""S: statements that go beyond both papers: signal stopping, cheap and streaming calibration, joint thresholds, risk control, thresholds of masks."""
+"""S: beyond both papers: signal stopping, cheap and streaming calibration, joint thresholds, risk control, calibrated masks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def s1(effort: int) -> Evidence:
 
 
 @claim(
-    "S2", "early-stopped calibration", "Calibration that stops each group once its score is known gives the thresholds of full sampling.", HOLDS,
+    "S2", "early-stopped calibration", "Calibration that stops each group once its score is known gives the thresholds of full sampling.",
+    HOLDS,
     guard="test_cheap_calibration.py::test_early_stopped_signal_calibration_equals_full_sampling",
 )  # fmt: skip
 def s2(effort: int) -> Evidence:
@@ -104,7 +105,10 @@ def s2(effort: int) -> Evidence:
         for rows in product(PATHS, repeat=1):
             full = np.array([*rows, (True, False, False, True), (False, False, True, False)])
             drawn = replay(UntilMixed(range(1, K + 1)), blind(full)).drawn
-            a, b = SignalBudget((2, K), delta="1/4", calibration="offline", n_calibration=9), SignalBudget((2, K), delta="1/4", calibration="offline", n_calibration=9)
+            a, b = (
+                SignalBudget((2, K), delta="1/4", calibration="offline", n_calibration=9),
+                SignalBudget((2, K), delta="1/4", calibration="offline", n_calibration=9),
+            )
             a.calibrate(blind(full))
             b.calibrate(blind(full, drawn))
             yield f"signal, {full.astype(int).tolist()}", a.metrics() == b.metrics() and (drawn <= K).all()
@@ -133,7 +137,10 @@ def s3(effort: int) -> Evidence:
         for n, d in ((2, F(2, 5)), (4, F(2, 5)), (4, F(1, 5))):
             for fresh in laws:
                 m = missed(fresh, d, n)
-                yield f"scores move from {[str(w) for w in still]} to {[str(w) for w in fresh]}, n = {n}, delta = {d}: {float(m):.3f} missed", m <= d
+                yield (
+                    f"scores move from {[str(w) for w in still]} to {[str(w) for w in fresh]}, n = {n}, delta = {d}: {float(m):.3f} missed",
+                    m <= d,
+                )
 
     def adaptive():
         for seed in range(30 * effort):
@@ -157,14 +164,21 @@ def leave_out(scores: np.ndarray, d: Fraction, corrected: bool) -> Fraction:
 
 
 @claim(
-    "S4", "joint thresholds by ranks", "The L-th smallest of the prompts' largest ranks gives thresholds that hold at all budgets together.", FALSE,
+    "S4", "joint thresholds by ranks",
+    "The L-th smallest of the prompts' largest ranks gives thresholds that hold at all budgets together.", FALSE,
     repaired="One rank higher does: each prompt's rank among the others is short by at most one.",
     guard="tests/conformal_core/test_simultaneous.py::test_max_rank_without_the_plus_one_falls_short",
 )  # fmt: skip
 def s4(effort: int) -> Evidence:
-    cases = [np.array(list(zip(range(n), p, strict=True)), float) for n in (3, 4) for p in product(range(n), repeat=n)] + matrices(60 * effort, 3)
+    cases = [np.array(list(zip(range(n), p, strict=True)), float) for n in (3, 4) for p in product(range(n), repeat=n)] + matrices(
+        60 * effort, 3
+    )
     levels = (F(1, 4), F(1, 3), F(1, 2))
-    stated = search((f"scores {s.astype(int).tolist()}, delta = {d}: {leave_out(s, d, False)}", leave_out(s, d, False) >= 1 - d) for s in cases for d in levels)
+    stated = search(
+        (f"scores {s.astype(int).tolist()}, delta = {d}: {leave_out(s, d, False)}", leave_out(s, d, False) >= 1 - d)
+        for s in cases
+        for d in levels
+    )
     return Evidence(stated, None, search(((s.tolist(), d), leave_out(s, d, True) >= 1 - d) for s in cases for d in levels))
 
 
@@ -174,7 +188,7 @@ def s4(effort: int) -> Evidence:
 )  # fmt: skip
 def s5(effort: int) -> Evidence:
     rng = np.random.default_rng(3)
-    cases = [t for t in tables(((3, 2), (4, 2)))] + [rng.integers(0, 2 + i % 2, (3 + i % 8, 4)) for i in range(60 * effort)]
+    cases = list(tables(((3, 2), (4, 2)))) + [rng.integers(0, 2 + i % 2, (3 + i % 8, 4)) for i in range(60 * effort)]
 
     def wrong(codes, d):
         o, grid, count = groups(codes), (1, 2, 4)[: 2 + (codes.shape[1] == 4)], 0
@@ -186,10 +200,21 @@ def s5(effort: int) -> Evidence:
                 count += policy.audit(o.take(np.array([i])))["false_stop"][0]
         return F(count, o.n)
 
-    return Evidence(search(((f"answers {c.tolist()}, delta = {d}: {w}", w <= d) for c in cases for d in (F(1, 3), F(1, 2)) for w in [wrong(c, d)]), ENUMERATED))
+    return Evidence(
+        search(
+            ((f"answers {c.tolist()}, delta = {d}: {w}", w <= d) for c in cases for d in (F(1, 3), F(1, 2)) for w in [wrong(c, d)]),
+            ENUMERATED,
+        )
+    )
 
 
-@claim("S6", "sharper certificate of CARM", "Knowing d and g of a batch, the certified share outside is never above Proposition 3's.", HOLDS, guard="test_carm.py::test_signed_mean_bound_is_tight")
+@claim(
+    "S6",
+    "sharper certificate of CARM",
+    "Knowing d and g of a batch, the certified share outside is never above Proposition 3's.",
+    HOLDS,
+    guard="test_carm.py::test_signed_mean_bound_is_tight",
+)
 def s6(effort: int) -> Evidence:
     def cases():
         for z, band in product(random_responses(effort), BANDS):
@@ -198,7 +223,10 @@ def s6(effort: int) -> Evidence:
             sharp = float(signed_mean_bound(d, g, band))
             yield f"z = {z[0].tolist()}, band {band}", minus + plus - 1e-12 <= sharp <= carm_bound(float(np.exp(d)), band) + 1e-9
 
-    return Evidence(search(cases(), CLOSED), figures=(Figure("both masks, tau 1.02 and 1.005, percent", 100 * carm_bound(1.02, geomean_tau=1.005), "8.56"),))
+    return Evidence(
+        search(cases(), CLOSED),
+        figures=(Figure("both masks, tau 1.02 and 1.005, percent", 100 * carm_bound(1.02, geomean_tau=1.005), "8.56"),),
+    )
 
 
 @claim(
