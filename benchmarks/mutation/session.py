@@ -89,7 +89,7 @@ class Child:
                 os.close(read)
                 silence()
                 limit = int(cpu) + 1
-                resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
+                resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
                 killer = work()
                 os.write(write, (killer or "").encode())
                 code = 0
@@ -140,9 +140,11 @@ def in_turn(tasks: Iterable[Any], start: Callable[[Any], Child | None], jobs: in
                 yield entry[0], killer
 
 
-def run_items(items: list[Any], failed: list[str]) -> str | None:
-    """Run tests until one fails; its name."""
+def run_items(items: list[Any], failed: list[str], cost: dict[str, float]) -> str | None:
+    """Run tests until one fails, each within six times its usual CPU time and three seconds; its name."""
     for item, following in zip(items, [*items[1:], None], strict=True):
+        soft = int(time.process_time() + 3 + 6 * cost[item.nodeid]) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if failed:
             return failed[0]
@@ -201,21 +203,25 @@ class Session:
 
         def quick(mutant: Mutant) -> Child | None:
             changes = replacements(str(path), source, mutant.source, living)
-            tests = self.tests(module, mutant.span)
-            if changes is None or not tests:
+            if changes is None:
+                outside.add(id(mutant))
+                return None
+            tests = self.tests(module, mutant.span, self.budget)
+            if not tests:
                 return None
 
             def work() -> str | None:
                 for function, code in changes:
                     function.__code__ = code
-                return run_items([self.items[t] for t in tests], self.watch.failed)
+                return run_items([self.items[t] for t in tests], self.watch.failed, self.coverage.cost)
 
             return Child(work, self.limit(tests))
 
         def afresh(mutant: Mutant) -> Child:
-            tests = self.tests(module, None)
-            return Child(lambda: self.run_afresh(mutant, path, tests), 20 + self.limit(tests))
+            tests = self.tests(module, None, self.budget / (2 if id(mutant) in outside else 5))
+            return Child(lambda: self.run_afresh(mutant, path, tests), 10 + self.limit(tests))
 
+        outside: set[int] = set()
         left = []
         for mutant, killer in in_turn(todo, quick, self.jobs):
             if killer is None:
@@ -229,8 +235,8 @@ class Session:
     def limit(self, tests: list[str]) -> float:
         return 5 + 4 * sum(self.coverage.cost[t] for t in tests)
 
-    def tests(self, module: str, span: tuple[int, int] | None) -> list[str]:
-        """Tests of the changed lines, the likely and cheap ones first, as many as the budget of CPU seconds allows."""
+    def tests(self, module: str, span: tuple[int, int] | None, budget: float) -> list[str]:
+        """Tests of the changed lines, the likely and cheap ones first, as many as a budget of CPU seconds allows."""
         cost, own = self.coverage.cost, (f"test_{module}.py", f"{self.core}/{module}.py")
 
         def order(test: str) -> float:
@@ -239,7 +245,7 @@ class Session:
         chosen, spent = [], 0.0
         for test in sorted(self.coverage.covering(module, span), key=order):
             spent += cost[test]
-            if spent > self.budget and chosen:
+            if spent > budget and chosen:
                 break
             chosen.append(test)
         return chosen
