@@ -52,6 +52,7 @@ verl-dry-run: $(DONE)
 
 claims: $(DONE)
 	$(BIN)/python -m pytest -q tests/claims
+	$(BIN)/python -m experiments claims --quick
 
 $(DONE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

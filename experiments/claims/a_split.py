@@ -190,7 +190,7 @@ def a7(effort: int) -> Evidence:
     guard="test_efficiency_and_auto_delta.py::test_A14_thresholds_are_not_monotone_in_the_pass_rate",
 )  # fmt: skip
 def a8(effort: int) -> Evidence:
-    rates = ["0.5", "0.6", "0.7", "0.8", "0.9", "1"]
+    rates = ["0.6", "0.7", "0.8", "0.9", "1"]
     q = {(k, p): aps_quantile(F("0.12"), k, rate(p)) for k in GRID for p in rates}
     steps = [(k, a, b) for k in GRID for a, b in pairwise(rates)]
     stated = search((f"k = {k}, p {a} -> {b}: q {float(q[k, a]):.3f} -> {float(q[k, b]):.3f}", q[k, b] < q[k, a]) for k, a, b in steps)

@@ -27,7 +27,7 @@ def coverage_with_ties(ax: Any) -> None:
         ax.plot(sizes, [float(np.diff(below, prepend=0.0) @ cdf) for below in law], color=colour, label=f"k = {k}")
     ax.fill_between(sizes, 0.88, 0.88 + 1 / (sizes + 1), color=RED, alpha=0.25, lw=0, label="both bounds of Theorem 2")
     ax.set(xlabel="calibration prompts n", ylabel="coverage", ylim=(0.86, 1.01))
-    ax.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1.0, 0.45))
+    ax.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1.0, 0.68))
 
 
 def rising_thresholds(ax: Any) -> None:
