@@ -37,5 +37,6 @@ def group_advantages(rewards: Any, *, scale: Scale = "group", eps: float = 0.0) 
     centred = xp.where(equal, 0.0, wide - xp.mean(wide, -1)[..., None])
     if scale == "none":
         return centred
-    spread = xp.sqrt(xp.mean(centred * centred, -1))[..., None] + eps
-    return centred / xp.where(equal, 1.0, spread)
+    peak = xp.where(equal, 1.0, xp.amax(abs(centred), -1)[..., None])
+    unit = centred / peak  # squares of it neither vanish nor overflow
+    return unit / (xp.sqrt(xp.mean(unit * unit, -1))[..., None] + xp.where(equal, 1.0, eps / peak))

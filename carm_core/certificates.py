@@ -7,13 +7,15 @@ conditional distributions.
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from ._checks import DEFAULT_BAND, boundary_costs, check_tau
+from ._checks import DEFAULT_BAND, boundary_costs, check_count, check_number, check_severity, check_tau
 
-_EXACT_LENGTH = 4096
+_LONGEST_TIE = 4096
+"""m / T in lowest terms ties only if the boundary ratio is a T-th power of a rational, which it is not for longer T."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Certificate:
         p_out, p_minus, p_plus: suprema of the fraction of tokens outside the band, below l, above u. 1.0 means "certifies nothing".
         budget: B in ``p_minus * cost_minus + p_plus * cost_plus <= B`` for rules with an additive budget, else None.
         cost_minus, cost_plus: what one token at the boundary costs that budget.
-        witness: log-ratios of an accepted response that shows a p_out of 1 is real, else None.
+        witness: log-ratios of an accepted response with all tokens outside; None where there is none (a p_out of 1 is then a supremum,
+            approached but not attained).
         severity_minus, severity_plus: how far past l, u (in nats) a single token can be at any length; infinity where unbounded, 0 where
             the side is certified empty.
         guarantee: the statement and its assumption, in words.
@@ -48,7 +51,7 @@ class Certificate:
     severity_plus: float = math.inf
 
     def sharp(self, T: int) -> float:
-        """The largest attainable fraction of out-of-band tokens at length T; `p_out` where the rule has no additive budget.
+        """The largest attainable fraction of out-of-band tokens at length T; where the rule has no additive budget, `p_out` at every T.
 
         >>> from carm_core import CARM
         >>> CARM(1.02).certificate().sharp(11), CARM(1.02).certificate().sharp(100)
@@ -56,9 +59,12 @@ class Certificate:
         """
         if self.budget is None or self.cost_minus is None or self.cost_plus is None:
             return self.p_out
-        if self.tau is not None and self.budget == math.log(self.tau) and (self.cost_minus, self.cost_plus) == boundary_costs(self.band):
+        T, budget = _check_length(T), self.budget
+        if self.tau is not None and budget == math.log(self.tau):
             return finite_T_bound(T, self.tau, self.band)
-        return _largest_count(T, self.budget, min(self.cost_minus, self.cost_plus)) / T
+        threshold = self.tau if self.tau is not None and budget == self.tau - 1.0 else None
+        exact = None if threshold is None else lambda m: _affords(m, T, threshold, self.band)
+        return _largest_count(T, budget, min(self.cost_minus, self.cost_plus), exact) / T
 
     def to_json(self) -> str:
         """All fields as a JSON object; `from_json` reads it back."""
@@ -73,15 +79,13 @@ class Certificate:
         return cls(**fields)
 
 
-def _check_length(T: int) -> int:
-    if int(T) != T or T < 1:
-        raise ValueError(f"T: got {T}; need an integer >= 1; because a fraction of no tokens is undefined")
-    return int(T)
+def _check_length(T: Any) -> int:
+    return check_count("T", T, "a fraction of no tokens is undefined")
 
 
 def _check_means(d: Any, g: Any) -> None:
-    if isinstance(d, int | float) and isinstance(g, int | float) and not abs(g) <= d * (1 + 1e-9):
-        raise ValueError(f"g: got {g}; need |g| <= d = {d}; because |mean z| never exceeds mean |z|")
+    if isinstance(d, int | float) and isinstance(g, int | float) and not abs(g) <= d * (1 + 1e-9) < math.inf:
+        raise ValueError(f"g: got {g}; need |g| <= d = {d}, both finite; because |mean z| never exceeds mean |z|")
 
 
 def _unit(x: Any) -> Any:
@@ -92,39 +96,47 @@ def _fraction(budget: float, cost: float) -> float:
     return min(1.0, budget / cost) if budget < math.inf else 1.0
 
 
-def _largest_count(T: int, budget: float, cost: float, exact: Any = None) -> int:
+def _cheapest(band: tuple[float, float]) -> Fraction:
+    """Ratio (or its reciprocal, above 1) at the cheaper boundary, the band read to six decimals of denominator."""
+    low, high = (Fraction(edge).limit_denominator(10**6) for edge in band)
+    return min(1 / low, high)
+
+
+def _affords(m: int, T: int, threshold: float, band: tuple[float, float]) -> bool:
+    """m (r - 1) < T (threshold - 1) at the cheaper boundary r, in rational arithmetic: what `MeanExpAbs` keeps."""
+    return m * (_cheapest(band) - 1) < T * (Fraction(threshold).limit_denominator(10**6) - 1)
+
+
+def _largest_count(T: int, budget: float, cost: float, exact: Callable[[int], bool] | None) -> int:
     """Largest m with m * cost < T * budget (strict), m <= T; `exact(m)` decides a near-tie, else the tie counts as attainable."""
-    T = _check_length(T)
     if budget == math.inf:
         return T
     x = T * budget / cost
     m = round(x)
     if abs(x - m) > 1e-10 * max(1.0, x):
         return min(T, max(0, math.ceil(x) - 1))
-    tied = exact is not None and not exact(m)
-    return min(T, max(0, m - 1 if tied or budget == 0 else m))
+    affordable = budget > 0.0 and (exact is None or exact(m))
+    return min(T, max(0, m if affordable else m - 1))
 
 
 def max_violations(T: int, tau: float, band: tuple[float, float] = DEFAULT_BAND) -> int:
     """m* = min(T, ceil(T log tau / b_min) - 1), the largest number of out-of-band tokens in a CARM-accepted response of T tokens.
 
     Attained: m* tokens just outside the cheaper boundary and ratio 1 elsewhere. Near-ties are decided in exact rational arithmetic on
-    tau and the band read to six decimals of denominator (longer responses count a tie as attainable).
+    tau and the band read to six decimals of denominator.
 
     Raises: ValueError for T < 1, tau < 1 or a band that does not contain 1. Source: CARM, Proposition 3, sharpened to finite T.
 
     >>> max_violations(11, 1.02), max_violations(100, 1.02), max_violations(8619, 1.02)
     (0, 8, 764)
     """
-    costs = boundary_costs(band)
-    threshold = check_tau("tau", tau)
+    T, costs, threshold = _check_length(T), boundary_costs(band), check_tau("tau", tau)
 
     def exact(m: int) -> bool:
-        if T > _EXACT_LENGTH:
+        common = math.gcd(m, T)
+        if T // common > _LONGEST_TIE:
             return True
-        rational = Fraction(threshold).limit_denominator(10**6)
-        low, high = (Fraction(edge).limit_denominator(10**6) for edge in band)
-        return min(1 / low, high) ** m < rational**T
+        return _cheapest(band) ** (m // common) < Fraction(threshold).limit_denominator(10**6) ** (T // common)
 
     return _largest_count(T, math.log(threshold), min(costs), exact)
 
@@ -157,13 +169,12 @@ def carm_bound(tau: float, band: tuple[float, float] = DEFAULT_BAND, *, severity
     (0.0887, 0.1758, 0.0845)
     """
     b_minus, b_plus = boundary_costs(band)
-    if not severity >= 0.0:
-        raise ValueError(f"severity: got {severity}; need >= 0; because it is a distance past the boundary")
     d = math.log(check_tau("tau", tau))
-    plain = _fraction(d, min(b_minus, b_plus) + severity)
-    if geomean_tau is None or d == math.inf:
+    plain = _fraction(d, min(b_minus, b_plus) + check_severity(severity))
+    log_g = math.inf if geomean_tau is None else math.log(check_tau("geomean_tau", geomean_tau))
+    if d == math.inf:
         return plain
-    g = min(d, math.log(check_tau("geomean_tau", geomean_tau)))
+    g = min(d, log_g)
     return min(plain, max(float(signed_mean_bound(d, s, (band[0], band[1]))) for s in (g, -g)))
 
 
@@ -212,6 +223,5 @@ def severity_bound(p_out: float, tau: float, band: tuple[float, float] = DEFAULT
     >>> round(severity_bound(0.01, 1.02), 4)
     1.7571
     """
-    if not 0.0 < p_out <= 1.0:
-        raise ValueError(f"p_out: got {p_out}; need 0 < p_out <= 1; because severity is the mean over violating tokens")
-    return math.log(check_tau("tau", tau)) / p_out - min(boundary_costs(band))
+    share = check_number("p_out", p_out, lambda p: 0.0 < p <= 1.0, "0 < p_out <= 1", "severity is the mean over violating tokens")
+    return math.log(check_tau("tau", tau)) / share - min(boundary_costs(band))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ._checks import check_shape
 from ._namespace import host
 from .scores import response_scores
 from .sweep import _share, cancellation_share
@@ -34,11 +35,14 @@ def paired_decisions(keep_first: Any, keep_second: Any, empty: Any = None) -> Pa
     PairedDecisions(both=1, only_first=1, only_second=0, neither=1)
     """
     a, b = host(keep_first).astype(bool), host(keep_second).astype(bool)
-    if a.shape != b.shape:
-        raise ValueError(f"keep_second: got shape {b.shape}; need {a.shape}; because decisions are paired")
-    counted = np.ones(a.shape, dtype=bool) if empty is None else ~host(empty).astype(bool)
+    check_shape("keep_second", b, a.shape, "decisions are paired")
+    counted = np.ones(a.shape, dtype=bool) if empty is None else ~_flags(empty, a.shape)
     counts = [int((x & y & counted).sum()) for x, y in ((a, b), (a, ~b), (~a, b), (~a, ~b))]
     return PairedDecisions(*counts)
+
+
+def _flags(empty: Any, shape: tuple[int, ...]) -> Any:
+    return check_shape("empty", host(empty).astype(bool), shape, "it marks responses")
 
 
 def rejection_curve(scores: Any, taus: Any, empty: Any = None) -> Any:
@@ -50,7 +54,7 @@ def rejection_curve(scores: Any, taus: Any, empty: Any = None) -> Any:
         empty: optional (B,) bool, responses to leave out.
 
     Returns: (m,) float64, non-increasing in tau.
-    Raises: ValueError for tau < 1. Source: CARM, Figure 3 (right).
+    Raises: ValueError for tau < 1 or shapes that do not fit. Source: CARM, Figure 3 (right).
 
     >>> rejection_curve([0.01, 0.03], [1.005, 1.02, 1.05]).tolist()
     [1.0, 0.5, 0.0]
@@ -58,10 +62,17 @@ def rejection_curve(scores: Any, taus: Any, empty: Any = None) -> Any:
     d, grid = np.asarray(host(scores), dtype=np.float64), np.atleast_1d(np.asarray(taus, dtype=np.float64))
     if not bool((grid >= 1.0).all()):
         raise ValueError(f"taus: got {grid.tolist()}; need >= 1; because they are ratio-domain thresholds")
+    if d.ndim != 1:
+        raise ValueError(f"scores: got shape {d.shape}; need (B,); because a response has one score")
     if empty is not None:
-        d = d[~host(empty).astype(bool)]
+        d = d[~_flags(empty, d.shape)]
     rejected = ~(d[None, :] <= np.log(grid)[:, None])
     return rejected.sum(axis=1) / max(d.size, 1)
+
+
+def _per_response(name: str, values: Any, shape: tuple[int, ...]) -> Any:
+    x = host(values)
+    return check_shape(name, x[..., 0] if x.shape == (*shape, 1) else x, shape, "a response has one")
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,7 @@ def mask_report(z: Any, token_mask: Any, keep: Any, rewards: Any = None) -> Mask
     renormalised sampler log-probabilities add log S to every token); a large shift in every response (temperature, wrong weights, tokens
     off by one); everything rejected.
 
-    Args: z, token_mask (B, T); keep (B,) bool; rewards (B,).
+    Args: z, token_mask (B, T); keep (B,) or (B, 1) bool; rewards (B,) or (B, 1).
     Raises: ValueError for shapes that differ; TypeError for mixed array types. Source: TRL #6789, #4159; slime, NeMo-RL metrics.
 
     >>> report = mask_report(np.full((2, 3), -0.05), np.ones((2, 3)), np.array([False, False]))
@@ -108,12 +119,12 @@ def mask_report(z: Any, token_mask: Any, keep: Any, rewards: Any = None) -> Mask
     stats = response_scores(z, token_mask)
     length = host(stats.length)
     counted = length > 0
-    kept = host(keep).astype(bool).reshape(length.shape)
+    kept = _per_response("keep", keep, length.shape).astype(bool)
     rejected = counted & ~kept
     d, g, k2 = (np.asarray(host(x), dtype=np.float64) for x in (stats.d, stats.g, stats.mean_k2))
     finite = counted & np.isfinite(d)
     n, n_rejected = int(counted.sum()), int(rejected.sum())
-    success = 0 if rewards is None else int((rejected & (host(rewards).reshape(length.shape) > 0)).sum())
+    success = 0 if rewards is None else int((rejected & (_per_response("rewards", rewards, length.shape) > 0)).sum())
     found: list[str] = []
     if finite.any():
         dd, gg, spread = d[finite], g[finite], 2 * k2[finite] - g[finite] ** 2

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from . import scores as _s
-from ._checks import boundary_costs, check_positive
+from ._checks import boundary_costs, check_number, check_positive
 from .certificates import Certificate
 from .rows import Rows
 from .rules import Band, Rule, _nothing
 from .witnesses import geomean_witness
 
 
-def _check_band(low: float, high: float, names: str = "floor, cap") -> None:
-    if not 0.0 <= low < high:
-        raise ValueError(f"{names}: got {low}, {high}; need 0 <= {names.replace(', ', ' < ')}; because they bound a ratio")
+def _check_band(names: str, low: float, high: float, *, positive: bool = False) -> tuple[float, float]:
+    need = f"0 {'<' if positive else '<='} {names.replace(', ', ' < ')}"
+    cap = check_number(names, high, lambda x: x > 0.0, need, "they bound a ratio")
+    return check_number(names, low, lambda x: 0.0 <= x < cap and (x > 0.0 or not positive), need, "they bound a ratio"), cap
 
 
 def _log(x: float) -> float:
@@ -79,8 +80,8 @@ class IcePop(_Correction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.alpha < self.beta:
-            raise ValueError(f"alpha, beta: got {self.alpha}, {self.beta}; need 0 < alpha < beta; because they bound a ratio")
+        alpha, beta = _check_band("alpha, beta", self.alpha, self.beta, positive=True)
+        self._store(alpha=alpha, beta=beta)
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
         return _token_weights(self, rows, (self.alpha, self.beta), math.inf, self.weighted)
@@ -105,7 +106,8 @@ class TokenMIS(_Correction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_band(self.floor, self.cap)
+        floor, cap = _check_band("floor, cap", self.floor, self.cap)
+        self._store(floor=floor, cap=cap)
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
         return _token_weights(self, rows, (self.floor, self.cap), math.inf, True)
@@ -129,7 +131,7 @@ class TokenTIS(_Correction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("cap", self.cap, "it caps a ratio")
+        self._store(cap=check_positive("cap", self.cap, "it caps a ratio"))
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
         return _token_weights(self, rows, (0.0, math.inf), self.cap, True)
@@ -150,7 +152,7 @@ class SeqTIS(_Correction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("cap", self.cap, "it caps a product of ratios")
+        self._store(cap=check_positive("cap", self.cap, "it caps a product of ratios"))
 
     def _weights(self, rows: Rows, advantages: Any) -> Any:
         return _sequence_weights(rows, self.keep_rows(rows), math.log(self.cap))
@@ -174,8 +176,8 @@ class SeqMIS(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("cap", self.cap, "it caps a product of ratios")
-        _check_band(self.floor, self.cap)
+        floor, cap = _check_band("floor, cap", self.floor, self.cap)
+        self._store(floor=floor, cap=cap)
 
     def accept(self, rows: Rows) -> Any:
         total = rows.total_of(_s._identity)
@@ -185,12 +187,10 @@ class SeqMIS(Rule):
         return _sequence_weights(rows, self.keep_rows(rows, advantages), _s._EXP_LIMIT)
 
     def _certify(self, band: Band) -> Certificate:
-        low, high = max(_log(self.floor), -_s._EXP_LIMIT), min(math.log(self.cap), _s._EXP_LIMIT)
-        if low <= 0.0 <= high:
-            witness = geomean_witness(2, band)
-        else:
-            a = max(boundary_costs(band)) + 1.0 + abs(low + high)
-            witness = (a, (low + high) / 2 - a)
+        low, high = _log(self.floor), math.log(self.cap)
+        total = 0.0 if low <= 0.0 <= high else high - 1.0 if low == -math.inf else low + 1.0 if high == math.inf else (low + high) / 2
+        a = max(boundary_costs(band)) + 1.0 + abs(total)
+        witness = geomean_witness(2, band) if total == 0.0 else (a, total - a)
         return _nothing(self, band, witness, "none: a bounded product leaves every single ratio free")
 
 

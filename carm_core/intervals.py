@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ._checks import check_count, check_shape
 from .sampling import all_at_k, best_of_k, pass_at_k, worst_of_k
 from .thresholds import Level, _level
 
@@ -104,16 +105,21 @@ def sampling_estimate(c: Any, n: Any, k: int, statistic: Statistic = "pass", *, 
     if statistic not in _STATISTICS:
         raise ValueError(f"statistic: got {statistic!r}; need one of {', '.join(_STATISTICS)}; because each answers another question")
     share = _level("delta", delta, open_interval=True)
-    correct = np.asarray(c)
-    if correct.ndim != 1 or correct.size == 0:
-        raise ValueError(f"c: got shape {correct.shape}; need (P,) with P >= 1; because the mean is over prompts")
-    values = _STATISTICS[statistic](correct, n, k)
+    correct, drawn = _prompts(c, n)
+    values = _STATISTICS[statistic](correct, drawn, k)
     low, high = mean_interval(values, share)
     guarantee = "covers the expectation over prompts and responses with probability >= 1 - delta if prompts are independent draws"
     method = "Chernoff-Hoeffding interval of the mean over prompts"
     return SamplingEstimate(
-        statistic, int(k), float(np.mean(values)), low, high, values.size, int(np.min(n)), share, method, guarantee
+        statistic, int(k), float(np.mean(values)), low, high, values.size, int(drawn.min()), share, method, guarantee
     )  # fmt: skip
+
+
+def _prompts(c: Any, n: Any) -> tuple[Any, Any]:
+    correct, drawn = np.asarray(c), np.asarray(n)
+    if correct.ndim != 1 or correct.size == 0:
+        raise ValueError(f"c: got shape {correct.shape}; need (P,) with P >= 1; because the mean is over prompts")
+    return correct, check_shape("n", drawn, correct.shape, "each prompt has one number of responses") if drawn.ndim else drawn
 
 
 @dataclass(frozen=True)
@@ -148,16 +154,13 @@ def bootstrap_best_worst(c: Any, n: Any, k: int, *, replicates: int = 1000, delt
     >>> b.best, b.worst, b.best_interval
     (0.5, 0.5, (0.5, 0.5))
     """
-    correct = np.asarray(c)
-    if correct.ndim != 1 or correct.size == 0:
-        raise ValueError(f"c: got shape {correct.shape}; need (P,) with P >= 1; because the mean is over prompts")
-    if isinstance(replicates, bool) or int(replicates) != replicates or replicates < 1:
-        raise ValueError(f"replicates: got {replicates}; need an integer >= 1; because their mean is reported")
+    correct, drawn = _prompts(c, n)
+    replicates = check_count("replicates", replicates, "their mean is reported")
     share = _level("delta", delta, open_interval=True)
-    worst_of_k(correct, n, k)
-    hits = np.random.default_rng(seed).binomial(k, correct / np.asarray(n), size=(int(replicates), correct.size))
+    worst_of_k(correct, drawn, k)
+    hits = np.random.default_rng(seed).binomial(int(k), correct / drawn, size=(replicates, correct.size))
     means = [(hits >= 1).mean(axis=1), (hits == k).mean(axis=1)]
     tails = [float(share) / 2, 1.0 - float(share) / 2]
     (b_low, b_high), (w_low, w_high) = (np.quantile(m, tails) for m in means)
     best, worst = (float(m.mean()) for m in means)
-    return BestWorst(int(k), int(replicates), share, best, worst, (float(b_low), float(b_high)), (float(w_low), float(w_high)))
+    return BestWorst(int(k), replicates, share, best, worst, (float(b_low), float(b_high)), (float(w_low), float(w_high)))

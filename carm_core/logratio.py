@@ -4,6 +4,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ._checks import check_positive
 from ._namespace import namespace, upcast
 
 NonFinite = Literal["reject", "raise", "drop"]
@@ -60,8 +61,7 @@ def check_log_ratio(current: Any, rollout: Any, token_mask: Any, clip: float, no
             f"rollout, token_mask: got shapes {tuple(rollout.shape)}, {tuple(token_mask.shape)}; need {tuple(current.shape)}; "
             "because all three are read token for token"
         )
-    if not clip > 0:
-        raise ValueError(f"clip: got {clip}; need > 0; because it bounds |z|")
+    check_positive("clip", clip, "it bounds |z|")
     if nonfinite not in ("reject", "raise", "drop"):
         raise ValueError(f"nonfinite: got {nonfinite!r}; need 'reject', 'raise' or 'drop'; because a silent fourth way would dilute scores")
     return xp

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ._checks import check_number
 from ._namespace import host
 from .logratio import log_ratio
 from .scores import response_scores
@@ -76,8 +77,7 @@ def noise_floor(trainer: Any, engine: Any, token_mask: Any, *, taus: Sequence[fl
     (1, 0.02, -0.01, (1.02, 1.0))
     """
     for tau in taus:
-        if not tau >= 1.0:
-            raise ValueError(f"taus: got {tau}; need >= 1; because they are ratio-domain thresholds")
+        check_number("taus", tau, lambda x: x >= 1.0, ">= 1", "they are ratio-domain thresholds")
     ratio = log_ratio(trainer, engine, token_mask)
     stats = response_scores(ratio.z, ratio.live)
     bad = host(ratio.nonfinite)

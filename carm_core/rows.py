@@ -3,16 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+from ._checks import check_shape
 from ._namespace import accumulator, detached, namespace, narrow, upcast
 
 Elementwise = Callable[[Any], Any]
 
 
-def check_advantages(advantages: Any, rows: Any, tokens: Any) -> None:
-    """ValueError unless `advantages` has the shape of the responses `rows`, that with one more axis of 1, or that of the `tokens`."""
-    if advantages.shape not in (tuple(rows), (*rows, 1), tuple(tokens)):
+def check_advantages(advantages: Any, rows: Any, *tokens: Any) -> None:
+    """ValueError unless the shape of `advantages` is that of the responses `rows`, with one more axis of 1 or not, or one of `tokens`."""
+    *fitting, last = tuple(rows), (*rows, 1), *(tuple(shape) for shape in tokens)
+    if tuple(advantages.shape) not in (*fitting, last):
         raise ValueError(
-            f"advantages: got shape {tuple(advantages.shape)}; need {tuple(rows)}, {(*rows, 1)} or {tuple(tokens)}; "
+            f"advantages: got shape {tuple(advantages.shape)}; need {', '.join(map(str, fitting))} or {last}; "
             "because a response has one sign"
         )
 
@@ -28,8 +30,7 @@ class Rows:
 
     def __init__(self, z: Any, token_mask: Any) -> None:
         self.xp = namespace(z, token_mask)
-        if z.shape != token_mask.shape:
-            raise ValueError(f"token_mask: got shape {tuple(token_mask.shape)}; need {tuple(z.shape)}; because it marks the tokens of z")
+        check_shape("token_mask", token_mask, z.shape, "it marks the tokens of z")
         wide = upcast(detached(z))
         live = token_mask != 0
         self._set(self.xp.where(live, self.xp.where(self.xp.isfinite(wide), wide, float("nan")), 0.0), live)
@@ -70,10 +71,13 @@ class Rows:
         """One value per response, repeated to the shape of the tokens."""
         return self.xp.broadcast_to(per_row[..., None], self.z.shape)
 
-    def advantage(self, advantages: Any) -> Any:
-        """One advantage per response; per-token advantages are averaged over live tokens, so a response is decided as a whole."""
+    def check(self, advantages: Any) -> None:
+        """ValueError or TypeError unless `advantages` fit these responses: one each, or one a token."""
         namespace(self.length, advantages)
         check_advantages(advantages, self.length.shape, self.live.shape)
+
+    def advantage(self, advantages: Any) -> Any:
+        """One advantage per response; per-token advantages are averaged over live tokens, so a response is decided as a whole."""
         if advantages.shape == self.length.shape:
             return advantages
         if advantages.shape == (*self.length.shape, 1):

@@ -7,6 +7,7 @@ A response without live tokens is kept and contributes nothing.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -42,6 +43,11 @@ class Rule(ABC):
         if self.conditioning not in ("both", "negative"):
             raise ValueError(f"conditioning: got {self.conditioning!r}; need 'both' or 'negative'; because a response has one sign")
 
+    def _store(self, **numbers: float) -> None:
+        """Keep checked numbers as floats, so that equal rules compare, print and serialise alike."""
+        for name, number in numbers.items():
+            object.__setattr__(self, name, number)
+
     def keep(self, z: Any, token_mask: Any, advantages: Any = None) -> Any:
         """(B,) bool: which responses may move the policy.
 
@@ -68,11 +74,13 @@ class Rule(ABC):
 
     def keep_rows(self, rows: Rows, advantages: Any = None) -> Any:
         """`keep` for any layout of tokens that a `Rows` describes; `keep` itself builds the padded one."""
+        if advantages is not None:
+            rows.check(advantages)
+        elif self.conditioning == "negative":
+            raise ValueError(f"advantages: got None; need one per response; because {type(self).__name__} gates negative advantages only")
         accepted = self.accept(rows)
         if self.conditioning == "both":
             return accepted
-        if advantages is None:
-            raise ValueError(f"advantages: got None; need one per response; because {type(self).__name__} gates negative advantages only")
         return accepted | ((rows.advantage(advantages) >= 0) & rows.finite())
 
     def weigh_rows(self, rows: Rows, advantages: Any = None) -> Any:
@@ -95,11 +103,19 @@ def _nothing(rule: Rule, band: Band, witness: tuple[float, ...] | None, why: str
     return Certificate(repr(rule), tau, (float(band[0]), float(band[1])), 1.0, 1.0, 1.0, why, witness=witness)
 
 
-def _additive(rule: Rule, band: Band, budget: float, costs: tuple[float, float], why: str, tau: float | None = None) -> Certificate:
-    low, high = (_fraction(budget, cost) for cost in costs)
+def _additive(rule: Rule, band: Band, budget: float, cost: Callable[[float], float], why: str, tau: float | None = None) -> Certificate:
+    """Certificate of a rule that keeps a response iff the mean of `cost` over its log-ratios is within the budget."""
+    b_minus, b_plus = boundary_costs(band)
+    costs = cost(-b_minus), cost(b_plus)
+    low, high = (_fraction(budget, c) for c in costs)
+    edge, sign = (b_minus, -1.0) if costs[0] <= costs[1] else (b_plus, 1.0)
+    past = edge + 1.0
+    while cost(sign * past) > budget and past > edge:
+        past = (past + edge) / 2
     return Certificate(
-        repr(rule), tau, (float(band[0]), float(band[1])), max(low, high), low, high, why, budget, cost_minus=costs[0], cost_plus=costs[1]
-    )
+        repr(rule), tau, (float(band[0]), float(band[1])), max(low, high), low, high, why, budget,
+        cost_minus=costs[0], cost_plus=costs[1], witness=(sign * past,) if past > edge else None,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,7 +149,7 @@ class CARM(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_tau("tau", self.tau)
+        self._store(tau=check_tau("tau", self.tau))
 
     @property
     def log_tau(self) -> float:
@@ -145,7 +161,7 @@ class CARM(Rule):
 
     def _certify(self, band: Band) -> Certificate:
         why = "p_minus*b_minus + p_plus*b_plus + p_out*severity <= log tau for every kept response (CARM, Proposition 3)"
-        return _additive(self, band, self.log_tau, boundary_costs(band), why, float(self.tau))
+        return _additive(self, band, self.log_tau, abs, why, self.tau)
 
 
 @dataclass(frozen=True)
@@ -161,7 +177,7 @@ class GeoMean(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_tau("tau", self.tau)
+        self._store(tau=check_tau("tau", self.tau))
 
     @property
     def log_tau(self) -> float:
@@ -173,7 +189,7 @@ class GeoMean(Rule):
 
     def _certify(self, band: Band) -> Certificate:
         why = "none: every token may be outside, by any distance, from two tokens on (CARM, Proposition 1)"
-        return _nothing(self, band, geomean_witness(2, band), why, float(self.tau))
+        return _nothing(self, band, geomean_witness(2, band), why, self.tau)
 
 
 @dataclass(frozen=True)
@@ -192,7 +208,7 @@ class TRM(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("delta", self.delta, "it bounds z^2 / 2")
+        self._store(delta=check_positive("delta", self.delta, "it bounds z^2 / 2"))
 
     def accept(self, rows: Rows) -> Any:
         return _s._max_k2(rows) <= self.delta
@@ -228,15 +244,14 @@ class TRMMean(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("delta", self.delta, "it bounds a mean of non-negative terms")
+        self._store(delta=check_positive("delta", self.delta, "it bounds a mean of non-negative terms"))
 
     def accept(self, rows: Rows) -> Any:
         return _s._mean_k3(rows) <= self.delta
 
     def _certify(self, band: Band) -> Certificate:
-        b_minus, b_plus = boundary_costs(band)
-        costs = (math.expm1(-b_minus) + b_minus, math.expm1(b_plus) - b_plus)
-        return _additive(self, band, float(self.delta), costs, "p_minus*k3(-b_minus) + p_plus*k3(b_plus) <= delta for every kept response")
+        why = "p_minus*k3(-b_minus) + p_plus*k3(b_plus) <= delta for every kept response"
+        return _additive(self, band, self.delta, lambda z: math.expm1(z) - z, why)
 
 
 @dataclass(frozen=True)
@@ -254,16 +269,14 @@ class MeanExpAbs(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_tau("threshold", self.threshold)
+        self._store(threshold=check_tau("threshold", self.threshold))
 
     def accept(self, rows: Rows) -> Any:
         return _s._excess_exp_abs(rows) <= self.threshold - 1.0
 
     def _certify(self, band: Band) -> Certificate:
-        b_minus, b_plus = boundary_costs(band)
-        costs = (math.expm1(b_minus), math.expm1(b_plus))
         why = "p_minus*(e^b_minus - 1) + p_plus*(e^b_plus - 1) <= threshold - 1 for every kept response"
-        return _additive(self, band, float(self.threshold) - 1.0, costs, why, float(self.threshold))
+        return _additive(self, band, self.threshold - 1.0, lambda z: math.expm1(abs(z)), why, self.threshold)
 
 
 @dataclass(frozen=True)
@@ -283,7 +296,7 @@ class OPSM(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("delta", self.delta, "it bounds a downward drift in nats")
+        self._store(delta=check_positive("delta", self.delta, "it bounds a downward drift in nats"))
 
     def accept(self, rows: Rows) -> Any:
         return -_s._signed(rows) <= self.delta

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ._checks import check_count
+
 
 def _counts(c: Any, n: Any, k: Any, *, most: bool) -> tuple[Any, Any, int]:
     correct, drawn = np.broadcast_arrays(np.asarray(c), np.asarray(n))
@@ -20,11 +22,10 @@ def _counts(c: Any, n: Any, k: Any, *, most: bool) -> tuple[Any, Any, int]:
         raise ValueError(f"n: got {drawn.min()}; need >= 1; because a share of no responses is undefined")
     if not bool(((correct >= 0) & (correct <= drawn)).all()):
         raise ValueError("c: got a count below 0 or above n; need 0 <= c <= n; because c of the n responses are correct")
-    if isinstance(k, bool) or int(k) != k or k < 1:
-        raise ValueError(f"k: got {k}; need an integer >= 1; because that many responses are drawn")
+    k = check_count("k", k, "that many responses are drawn")
     if most and drawn.size and k > drawn.min():
         raise ValueError(f"k: got {k}; need <= {drawn.min()}; because drawing without replacement cannot exceed n")
-    return correct.astype(np.int64), drawn.astype(np.int64), int(k)
+    return correct.astype(np.int64), drawn.astype(np.int64), k
 
 
 def best_of_k(c: Any, n: Any, k: int) -> Any:
@@ -95,7 +96,7 @@ def majority_vote(codes: Any, gold: Any) -> Any:
         gold: (P,) codes of the right answers, >= 0.
 
     Returns: (P,) float64; 0 for a prompt without any vote.
-    Raises: ValueError for shapes that differ or codes that are not integers. Source: self-consistency (arXiv 2203.11171).
+    Raises: ValueError for shapes that differ, codes that are not integers or a negative gold. Source: self-consistency (arXiv 2203.11171).
 
     >>> majority_vote(np.array([[0, 0, 1], [0, 1, -1], [-1, -1, -1]]), np.array([0, 1, 0])).tolist()
     [1.0, 0.5, 0.0]
@@ -113,15 +114,13 @@ def majority_at_k(codes: Any, gold: Any, k: int, *, replicates: int = 1000, seed
         replicates: bootstrap replicates; the Monte Carlo error of a prompt is at most 0.5 / sqrt(replicates).
         seed: of ``numpy.random.default_rng``.
 
-    Raises: ValueError for shapes that differ, k < 1 or replicates < 1. Source: CARM, Appendix G, with the majority as operator.
+    Raises: ValueError as `majority_vote`, and for k < 1 or replicates < 1. Source: CARM, Appendix G, with the majority as operator.
 
     >>> majority_at_k(np.array([[0, 0, 0]]), np.array([0]), 5).tolist()
     [1.0]
     """
     votes, right = _votes(codes, gold)
-    for name, value in (("k", k), ("replicates", replicates)):
-        if isinstance(value, bool) or int(value) != value or value < 1:
-            raise ValueError(f"{name}: got {value}; need an integer >= 1; because that many draws are made")
+    k, replicates = (check_count(name, x, "that many draws are made") for name, x in (("k", k), ("replicates", replicates)))
     rng, means = np.random.default_rng(seed), []
     for row, g in zip(votes, right, strict=True):
         answers, counts = np.unique(row, return_counts=True)
@@ -138,6 +137,8 @@ def _votes(codes: Any, gold: Any) -> tuple[Any, Any]:
         )
     if votes.dtype.kind not in "iu" or right.dtype.kind not in "iu":
         raise ValueError(f"codes: got dtypes {votes.dtype} and {right.dtype}; need integers; because equal codes are equal answers")
+    if bool((right < 0).any()):
+        raise ValueError(f"gold: got {right.min()}; need >= 0; because an unparsable answer is no gold answer")
     return votes, right
 
 

@@ -1,7 +1,9 @@
 """The clipped surrogate that a response mask gates. A rejected token is replaced before `exp`, so its gradient is exactly 0."""
 
+import math
 from typing import Any, Literal
 
+from ._checks import check_number, check_shape
 from ._namespace import detached, namespace, narrow, upcast
 
 Normalize = Literal["fixed", "retained"]
@@ -31,7 +33,7 @@ def clipped_surrogate(
         dual_clip: c > 1, or None for no dual clip.
 
     Returns: (..., T), float64 in NumPy and at least float32 in torch.
-    Raises: ValueError for dual_clip <= 1, a negative clip width or shapes that do not fit; TypeError for mixed array types.
+    Raises: ValueError for dual_clip <= 1, a negative clip width, guard <= 0 or shapes that do not fit; TypeError for mixed array types.
     Source: CARM, Eqs. 2 and 72 (PPO clip with DAPO's clip-higher, dual clip of arXiv 1912.09729).
 
     >>> import numpy as np
@@ -45,6 +47,8 @@ def clipped_surrogate(
         )
     if dual_clip is not None and not dual_clip > 1.0:
         raise ValueError(f"dual_clip: got {dual_clip}; need > 1; because at most 1 would clip on-policy tokens")
+    if not guard > 0.0:
+        raise ValueError(f"guard: got {guard}; need > 0; because it bounds |z|")
     r = xp.exp(xp.clip(upcast(z), -guard, guard))
     a = _token_advantages(advantages, z)
     value = xp.minimum(r * a, xp.clip(r, 1.0 - clip_low, 1.0 + clip_high) * a)
@@ -71,8 +75,15 @@ def sequence_log_ratio(z: Any, token_mask: Any) -> Any:
 
 
 def _check_tokens(z: Any, token_mask: Any) -> None:
-    if token_mask.shape != z.shape:
-        raise ValueError(f"token_mask: got shape {tuple(token_mask.shape)}; need {tuple(z.shape)}; because it marks the tokens of z")
+    check_shape("token_mask", token_mask, z.shape, "it marks the tokens of z")
+
+
+def _check_denominator(denominator: Any) -> None:
+    because = "it counts tokens or responses"
+    if hasattr(denominator, "shape"):
+        check_shape("denominator", denominator, (), because)
+    elif denominator is not None:
+        check_number("denominator", denominator, lambda count: 0.0 <= count < math.inf, "a finite number >= 0", because)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, str], because: str) -> None:
@@ -98,12 +109,12 @@ def masked_loss(
     """-sum of the clipped surrogate over live tokens of kept responses, divided by a count; a scalar, differentiable in z.
 
     ``normalize="fixed"`` divides by all live tokens, whatever was rejected (verl, TRL, the paper's experiments); ``"retained"`` by those
-    of kept responses (Eq. 3). `denominator` replaces the count, e.g. by one taken over all ranks (0 is taken as 1).
+    of kept responses (Eq. 3). `denominator` replaces the count, e.g. by one over all ranks: a number or a 0-d array (0 is taken as 1).
     Rejected responses and dead tokens give loss and gradient exactly 0 whatever they hold (NaN, inf, 1e4). With nothing kept the loss is
     0 and the graph is kept, so every rank still runs its backward. The mask gates this policy loss only; a KL term stays the caller's.
 
     Args:
-        z: (B, T) log-ratios, with gradient in torch (`log_ratio(...).z`).
+        z: (B, T) log-ratios, with gradient in torch (`log_ratio(...).z`); |z| counts up to 20 nats.
         advantages: (B,), (B, 1) or (B, T).
         token_mask: (B, T), non-zero at live tokens (`log_ratio(...).live`).
         keep: (B,) or (B, 1) bool from ``rule.keep``.
@@ -127,15 +138,17 @@ def masked_loss(
     _check_choice("normalize", normalize, ("fixed", "retained"), "the two losses differ by the kept fraction")
     _check_choice("ratio", ratio, ("token", "sequence"), "a ratio is of a token or of a response")
     _check_choice("aggregate", aggregate, ("token", "sequence"), "the count is of tokens or of responses")
+    if advantages is None:
+        raise ValueError("advantages: got None; need an array; because the surrogate multiplies ratios by them")
     xp = namespace(z, advantages, token_mask, keep)
     _check_tokens(z, token_mask)
+    _check_denominator(denominator)
     gate = keep[..., None] if keep.shape == z.shape[:-1] else keep
     if gate.shape != (*z.shape[:-1], 1):
         raise ValueError(f"keep: got shape {tuple(keep.shape)}; need {tuple(z.shape[:-1])}; because a response is kept or rejected whole")
     if weights is not None:
         namespace(z, weights)
-        if weights.shape != z.shape:
-            raise ValueError(f"weights: got shape {tuple(weights.shape)}; need {tuple(z.shape)}; because they weigh the tokens of z")
+        check_shape("weights", weights, z.shape, "they weigh the tokens of z")
     live = token_mask != 0
     active = live & (gate != 0)
     safe_z = sequence_log_ratio(z, active) if ratio == "sequence" else xp.where(active, upcast(z), 0.0)
@@ -152,5 +165,6 @@ def masked_loss(
         denominator = xp.sum(counted)
     total = -xp.sum(value)
     if hasattr(denominator, "shape"):
-        return total / narrow(xp.where(denominator > 0, denominator, 1), total.dtype)
-    return total / (denominator if denominator > 0 else 1)
+        namespace(z, denominator)
+        return total / narrow(xp.where(denominator == 0, 1, denominator), total.dtype)
+    return total / (denominator or 1)

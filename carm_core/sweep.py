@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ._checks import DEFAULT_BAND
+from ._checks import DEFAULT_BAND, check_shape
 from ._namespace import host, namespace
 from .rules import Rule
 from .scores import response_scores
@@ -72,8 +72,7 @@ def threshold_sweep(
     length = host(response_scores(z, token_mask).length)
     live = length > 0
     correct = np.zeros(live.shape, dtype=bool) if rewards is None else host(rewards) > 0
-    if correct.shape != live.shape:
-        raise ValueError(f"rewards: got shape {correct.shape}; need {live.shape}; because a response has one reward")
+    check_shape("rewards", correct, live.shape, "a response has one reward")
     points = []
     for threshold in thresholds:
         rule = make_rule(threshold)

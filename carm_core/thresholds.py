@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ._checks import DEFAULT_BAND, boundary_costs
+from ._checks import DEFAULT_BAND, boundary_costs, check_number
 from .certificates import carm_bound
 
 Level = int | float | str | Decimal | Fraction
@@ -92,10 +92,9 @@ def tau_for_certificate(p_out: float, band: tuple[float, float] = DEFAULT_BAND) 
     >>> round(tau_for_certificate(0.10), 6)
     1.022565
     """
-    if not 0.0 <= p_out <= 1.0:
-        raise ValueError(f"p_out: got {p_out}; need 0 <= p_out <= 1; because it is a fraction of tokens")
-    tau = math.exp(p_out * min(boundary_costs(band)))
-    while tau > 1.0 and carm_bound(tau, band) > p_out:
+    share = check_number("p_out", p_out, lambda p: 0.0 <= p <= 1.0, "0 <= p_out <= 1", "it is a fraction of tokens")
+    tau = math.exp(share * min(boundary_costs(band)))
+    while tau > 1.0 and carm_bound(tau, band) > share:
         tau = math.nextafter(tau, 1.0)
     return tau
 
@@ -133,7 +132,7 @@ def calibrated_tau(scores: Any, delta: Level) -> TauChoice:
     `guarantee` then names the n that would do.
 
     Args:
-        scores: (n,) CARM scores in nats of responses whose trainer weights equal the rollout weights.
+        scores: (n,) CARM scores in nats of responses with a live token whose trainer weights equal the rollout weights.
         delta: miscoverage in (0, 1), read exactly (a float by `limit_denominator(10**6)`).
 
     Guarantee: P(a new on-policy response is rejected) <= delta if its score is exchangeable with the calibration scores.

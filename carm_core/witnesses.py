@@ -2,7 +2,7 @@
 
 import math
 
-from ._checks import DEFAULT_BAND, boundary_costs, check_tau
+from ._checks import DEFAULT_BAND, boundary_costs, check_count, check_severity, check_tau
 from .certificates import max_violations
 
 
@@ -17,11 +17,10 @@ def geomean_witness(T: int = 2, band: tuple[float, float] = DEFAULT_BAND, *, sev
     >>> geomean_witness(4), geomean_witness(3)
     ((1.0, -1.0, 1.0, -1.0), (2.0, -1.0, -1.0))
     """
+    T = check_count("T", T, "a response has tokens")
     if T < 2:
         raise ValueError(f"T: got {T}; need >= 2; because a single log-ratio has nothing to cancel against")
-    if not severity >= 0.0:
-        raise ValueError(f"severity: got {severity}; need >= 0; because it is a distance past the boundary")
-    a = float(math.floor(max(boundary_costs(band)) + severity) + 1)
+    a = float(math.floor(max(boundary_costs(band)) + check_severity(severity)) + 1)
     head = (2 * a, -a, -a) if T % 2 else ()
     return head + (a, -a) * ((T - len(head)) // 2)
 
@@ -45,11 +44,11 @@ def equality_response(T: int, tau: float, band: tuple[float, float] = DEFAULT_BA
     >>> [round(x, 4) for x in equality_response(12, 1.02)[:2]]
     [-0.2376, 0.0]
     """
-    budget = T * math.log(check_tau("tau", tau))
     most = max_violations(T, tau, band)
+    T, budget = int(T), T * math.log(check_tau("tau", tau))
     m = most if violations is None else violations
-    if not (1 <= m <= most and budget < math.inf):
+    if not (m in range(1, most + 1) and budget < math.inf):
         raise ValueError(f"violations: got {m}; need 1 to {most}; because that is what {T} tokens at tau = {tau:g} can pay for")
     b_minus, b_plus = boundary_costs(band)
     z = budget / m
-    return ((-z if b_minus <= b_plus else z),) * m + (0.0,) * (T - m)
+    return ((-z if b_minus <= b_plus else z),) * int(m) + (0.0,) * (T - int(m))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from carm_core import Rows, Rule
-from carm_core._namespace import accumulator, upcast
+from carm_core._namespace import accumulator, namespace, upcast
 from carm_core.rows import check_advantages
 
 CPU_BLOCK = 1 << 16
@@ -68,8 +68,8 @@ class StreamedRows(Rows):
 
     xp = torch
 
-    def __init__(self, totals: Tensor, current: Tensor, rollout: Tensor) -> None:
-        self._zero, self._tokens = totals, tuple(current.shape)
+    def __init__(self, totals: int, current: Tensor, rollout: Tensor) -> None:
+        self._totals, self._device, self._tokens = totals, current.device, tuple(current.shape)
         self._dtype = torch.promote_types(torch.promote_types(current.dtype, rollout.dtype), torch.float32)
         self.length = self._stream(torch.int64, lambda where: self.read(where)[1])
 
@@ -90,32 +90,46 @@ class StreamedRows(Rows):
         return totals
 
     def total_of(self, f: Callable[[Tensor], Tensor]) -> Tensor:
-        return self._stream(accumulator(self._zero), lambda where: f(self.read(where)[0])).to(self._dtype)
+        return self._stream(self._wide(), lambda where: f(self.read(where)[0])).to(self._dtype)
 
     def mean_of(self, f: Callable[[Tensor], Tensor]) -> Tensor:
         return self._mean(lambda where: f(self.read(where)[0]))
 
     def max_of(self, f: Callable[[Tensor], Tensor]) -> Tensor:
-        totals = self._zero.to(self._dtype)
+        totals = self._zeros(self._dtype)
         for where in self.blocks():
             totals = self.largest(totals, where, f(self.read(where)[0]))
         return self.finish(totals)
 
-    def advantage(self, advantages: Tensor) -> Tensor:
+    def per_token(self, advantages: Tensor) -> Tensor | None:
+        """The advantages along the token axis, or None where there is one per response."""
+        return advantages if advantages.shape == self._tokens else None
+
+    def check(self, advantages: Tensor) -> None:
+        namespace(self.length, advantages)
         check_advantages(advantages, self.length.shape, self._tokens)
-        if advantages.shape != self._tokens or advantages.shape == self.length.shape:
+
+    def advantage(self, advantages: Tensor) -> Tensor:
+        tokens = self.per_token(advantages)
+        if tokens is None:
             return advantages.reshape(self.length.shape)
-        return self._mean(lambda where: torch.where(self.read(where)[1], upcast(advantages[..., where]), 0.0))
+        return self._mean(lambda where: torch.where(self.read(where)[1], upcast(tokens[..., where]), 0.0))
 
     def _mean(self, values: Callable[[slice], Tensor]) -> Tensor:
-        total = self._stream(accumulator(self._zero), values)
+        total = self._stream(self._wide(), values)
         return (total / self.length.clip(1).to(total.dtype)).to(self._dtype)
 
     def _stream(self, dtype: torch.dtype, values: Callable[[slice], Tensor]) -> Tensor:
-        totals = self._zero.to(dtype)
+        totals = self._zeros(dtype)
         for where in self.blocks():
             totals = self.add(totals, where, values(where).to(dtype))
         return self.finish(totals)
+
+    def _wide(self) -> torch.dtype:
+        return accumulator(self._zeros(self._dtype))
+
+    def _zeros(self, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(self._totals, dtype=dtype, device=self._device)
 
 
 class ColumnBlocks(StreamedRows):
@@ -124,7 +138,7 @@ class ColumnBlocks(StreamedRows):
     def __init__(self, current: Tensor, rollout: Tensor, token_mask: Tensor, clip: float, drop: bool, block: int) -> None:
         self._arrays, self._guard = (current, rollout, token_mask), (clip, drop)
         self._step = max(1, block // max(1, current.shape[0]))
-        super().__init__(torch.zeros(current.shape[0], device=current.device), current, rollout)
+        super().__init__(current.shape[0], current, rollout)
 
     def blocks(self) -> Iterator[slice]:
         return (slice(at, at + self._step) for at in range(0, self._tokens[-1], self._step))
@@ -145,6 +159,7 @@ def keep_padded(
     """`Rule.keep_rows` on (B, T) log-probabilities, a few whole rows at a time, or a few columns of one row where rows are long."""
     rows, width = current.shape
     if advantages is not None:
+        namespace(current, advantages)
         check_advantages(advantages, (rows,), (rows, width))
     step = max(1, block // max(1, width))
     keeps = []

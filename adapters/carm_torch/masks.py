@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from carm_core import Rule, log_ratio, masked_loss
-from carm_core._namespace import detached
 from carm_core.logratio import NonFinite, check_log_ratio, warn_half
 
 from .blocks import GuardedRows, block_size, keep_padded
-from .packed import PackedBlocks, PackedRows, packed_live
+from .packed import PackedBlocks, PackedRows, check_bounds, packed_live
 
 
 def keep_mask(
@@ -39,7 +38,7 @@ def keep_mask(
     >>> keep_mask(new, old, torch.tensor([[1, 1, 0], [1, 1, 1]]), CARM(1.02)).tolist()
     [True, False]
     """
-    check_log_ratio(current, rollout, token_mask, clip, nonfinite)
+    _check(current, rollout, token_mask, rule, clip, nonfinite)
     warn_half(current, rollout)
     if nonfinite == "raise":
         log_ratio(current.detach(), rollout.detach(), token_mask, clip=clip, nonfinite=nonfinite)
@@ -65,8 +64,8 @@ def packed_keep_mask(
 
     Args:
         current, rollout: (N,) or (1, N); tokens after cu_seqlens[-1] are padding.
-        cu_seqlens: (B + 1,) ascending integer boundaries within [0, N], as flash-attention takes them; not checked (no host sync).
-        advantages: (B,), (N,) or (1, N).
+        cu_seqlens: (B + 1,) ascending integer boundaries within [0, N], as flash-attention takes them; values not checked (no host sync).
+        advantages: (B,), (B, 1), (N,) or (1, N); with B = N a flat one is read per response.
         token_mask: optional (N,) or (1, N), non-zero at tokens the policy generated; all tokens when absent.
 
     Raises: ValueError for shapes that differ, more than one packed row, or missing advantages.
@@ -75,9 +74,9 @@ def packed_keep_mask(
     >>> packed_keep_mask(torch.tensor([0.0, 0.0, -1.0]), torch.zeros(3), torch.tensor([0, 2, 3]), CARM(1.02)).tolist()
     [True, False]
     """
-    current, token_mask, advantages = _flatten(current.detach(), token_mask, advantages)
-    rollout = _flat(rollout).detach()
-    check_log_ratio(current, rollout, current if token_mask is None else token_mask, clip, nonfinite)
+    current, rollout, token_mask = _flatten(current, rollout, token_mask, cu_seqlens)
+    _check(current, rollout, current if token_mask is None else token_mask, rule, clip, nonfinite)
+    current, rollout = current.detach(), rollout.detach()
     if rule.blockwise and nonfinite != "raise" and not torch.compiler.is_compiling():
         warn_half(current, rollout)
         blocks = PackedBlocks(current, rollout, token_mask, cu_seqlens, clip, nonfinite == "drop", block_size(current))
@@ -124,7 +123,8 @@ def masked_policy_loss(
     >>> loss.backward(); keep.tolist(), new.grad.tolist()
     ([True, False], [[-0.25, -0.25], [0.0, 0.0]])
     """
-    found = log_ratio(current, detached(rollout), token_mask, clip=clip, nonfinite=nonfinite)
+    _check(current, rollout, token_mask, rule, clip, nonfinite)
+    found = log_ratio(current, rollout.detach(), token_mask, clip=clip, nonfinite=nonfinite)
     keep = rule.keep(found.z, found.live, advantages)
     weights = rule.weights(found.z, found.live, advantages)
     loss = masked_loss(
@@ -162,11 +162,15 @@ def packed_policy_loss(
     >>> round(loss.item(), 4), keep.tolist()
     (-0.6667, [True, False])
     """
-    flat, mask, advantages = _flatten(current, token_mask, advantages)
-    found = log_ratio(flat, _flat(rollout).detach(), packed_live(flat, cu_seqlens, mask), clip=clip, nonfinite=nonfinite)
+    flat, flat_rollout, mask = _flatten(current, rollout, token_mask, cu_seqlens)
+    _check(flat, flat_rollout, flat if mask is None else mask, rule, clip, nonfinite)
+    found = log_ratio(flat, flat_rollout.detach(), packed_live(flat, cu_seqlens, mask), clip=clip, nonfinite=nonfinite)
+    if advantages is None:
+        raise ValueError("advantages: got None; need an array; because the surrogate multiplies ratios by them")
     rows = PackedRows(found.z, found.live, cu_seqlens)
     keep = rule.keep_rows(rows, advantages)
-    spread = advantages if advantages.shape == flat.shape != keep.shape else rows.spread(rows.advantage(advantages))
+    tokens = rows.per_token(advantages)
+    spread = rows.spread(rows.advantage(advantages)) if tokens is None else tokens
     loss = masked_loss(
         found.z[:, None], spread[:, None], found.live[:, None], rows.spread(keep), normalize=normalize, denominator=denominator,
         weights=rule.weigh_rows(rows, advantages)[:, None], clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip,
@@ -174,18 +178,23 @@ def packed_policy_loss(
     return loss, keep
 
 
-def _flat(x: Tensor) -> Tensor:
+def _check(current: Any, rollout: Any, token_mask: Any, rule: Any, clip: float, nonfinite: NonFinite) -> None:
+    if not isinstance(rule, Rule):
+        raise TypeError(f"rule: got {rule!r}; need a carm_core rule, e.g. CARM(1.02); because a number alone names no statistic")
+    if check_log_ratio(current, rollout, token_mask, clip, nonfinite) is not torch:
+        raise TypeError("arrays: got NumPy arrays; need torch tensors; because carm_core takes NumPy arrays itself")
+
+
+def _flat(x: Any) -> Any:
     if x is None:
         raise ValueError("packed tensors: got None; need (N,) or (1, N); because nothing stands in for log-probabilities")
-    if x.dim() == 2 and x.shape[0] == 1:
+    if len(x.shape) == 2 and x.shape[0] == 1:
         return x[0]
-    if x.dim() != 1:
+    if len(x.shape) != 1:
         raise ValueError(f"packed tensors: got shape {tuple(x.shape)}; need (N,) or (1, N); because responses are packed on one axis")
     return x
 
 
-def _flatten(current: Tensor, token_mask: Tensor | None, advantages: Any) -> tuple[Tensor, Tensor | None, Any]:
-    current = _flat(current)
-    if advantages is not None and advantages.shape == (1, current.numel()):
-        advantages = advantages[0]
-    return current, None if token_mask is None else _flat(token_mask), advantages
+def _flatten(current: Tensor, rollout: Tensor, token_mask: Tensor | None, cu_seqlens: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    check_bounds(cu_seqlens)
+    return _flat(current), _flat(rollout), None if token_mask is None else _flat(token_mask)

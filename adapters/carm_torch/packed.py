@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from carm_core import Rows
-from carm_core._namespace import accumulator
+from carm_core._namespace import accumulator, namespace, upcast
+from carm_core.rows import check_advantages
 
 from .blocks import StreamedRows, guarded
 
@@ -18,6 +19,26 @@ def packed_live(tokens: Tensor, cu_seqlens: Tensor, token_mask: Tensor | None) -
     return inside if token_mask is None else inside & (token_mask != 0)
 
 
+def check_bounds(cu_seqlens: Tensor) -> None:
+    """ValueError unless the boundaries are a 1-d integer tensor with at least one element."""
+    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 1 or cu_seqlens.dtype.is_floating_point:
+        got = f"{cu_seqlens.dtype} {tuple(cu_seqlens.shape)}" if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
+        raise ValueError(f"cu_seqlens: got {got}; need a (B + 1,) integer tensor; because it holds the boundaries of B responses")
+
+
+def check_packed(advantages: Tensor, length: Tensor, tokens: int) -> None:
+    """ValueError or TypeError unless there is one advantage per response, or one per token as (N,) or (1, N)."""
+    namespace(length, advantages)
+    check_advantages(advantages, length.shape, (tokens,), (1, tokens))
+
+
+def packed_per_token(advantages: Tensor, rows: torch.Size, tokens: int) -> Tensor | None:
+    """(N,) advantages of the tokens; None where there is one per response, as a flat one is read if there are as many responses."""
+    if advantages.shape == (1, tokens):
+        return advantages[0]
+    return None if advantages.shape in (rows, (*rows, 1)) else advantages
+
+
 class PackedRows(Rows):
     """Responses packed on one axis: response i is tokens cu_seqlens[i] : cu_seqlens[i + 1]; later tokens are padding.
 
@@ -25,13 +46,27 @@ class PackedRows(Rows):
     """
 
     def __init__(self, z: Tensor, token_mask: Tensor, cu_seqlens: Tensor) -> None:
-        if z.dim() != 1 or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 1:
-            raise ValueError(f"z, cu_seqlens: got {z.dim()} and {cu_seqlens.dim()} axes; need 1 and 1; because tokens are packed")
+        check_bounds(cu_seqlens)
+        if z.dim() != 1:
+            raise ValueError(f"z: got shape {tuple(z.shape)}; need (N,); because responses are packed on one axis")
         self.n = cu_seqlens.numel() - 1
         positions = torch.arange(z.numel(), device=z.device, dtype=cu_seqlens.dtype)
         self.ids = torch.searchsorted(cu_seqlens[1:].contiguous(), positions, right=True)
         inside = (self.ids < self.n) & (positions >= cu_seqlens[0])
         super().__init__(z, (token_mask != 0) & inside)
+
+    def check(self, advantages: Tensor) -> None:
+        check_packed(advantages, self.length, self.z.numel())
+
+    def per_token(self, advantages: Tensor) -> Tensor | None:
+        """The advantages along the token axis, or None where there is one per response."""
+        return packed_per_token(advantages, self.length.shape, self.z.numel())
+
+    def advantage(self, advantages: Tensor) -> Tensor:
+        tokens = self.per_token(advantages)
+        if tokens is None:
+            return advantages.reshape(self.length.shape)
+        return self.mean(torch.where(self.live, upcast(tokens), 0.0))
 
     def sum(self, x: Tensor) -> Tensor:
         return self._accumulate(x).to(x.dtype if x.dtype.is_floating_point else torch.int64)
@@ -55,7 +90,13 @@ class PackedBlocks(StreamedRows):
     ) -> None:
         self._arrays, self._guard, self._step = (current, rollout, token_mask), (clip, drop), block
         self._bounds = cu_seqlens.to(torch.int64).contiguous()
-        super().__init__(torch.zeros(cu_seqlens.numel(), device=current.device), current, rollout)
+        super().__init__(cu_seqlens.numel(), current, rollout)
+
+    def check(self, advantages: Tensor) -> None:
+        check_packed(advantages, self.length, self._tokens[0])
+
+    def per_token(self, advantages: Tensor) -> Tensor | None:
+        return packed_per_token(advantages, self.length.shape, self._tokens[0])
 
     def blocks(self) -> Iterator[slice]:
         return (slice(at, at + self._step) for at in range(0, self._tokens[0], self._step))

@@ -294,11 +294,10 @@ def test_tau_below_one_says_what_was_probably_meant(rule):
 
 
 def test_other_argument_errors():
-    for make in (TRM, TRMMean, OPSM, SeqMIS, SeqTIS):
-        with pytest.raises(ValueError, match="need > 0"):
-            make(0.0)
-    with pytest.raises(ValueError, match="0 < alpha < beta"):
-        IcePop(2.0, 1.0)
+    for make in (TRM, TRMMean, OPSM, SeqTIS):
+        for bad in (0.0, None, "0.05", True, np.True_):
+            with pytest.raises(ValueError, match="need > 0"):
+                make(bad)
     with pytest.raises(ValueError, match="conditioning: got 'positive'"):
         CARM(1.02, conditioning="positive")
     with pytest.raises(ValueError, match="advantages: got None"):

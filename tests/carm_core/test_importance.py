@@ -112,16 +112,20 @@ def test_argument_errors():
             ValueError, match=f"^conditioning: got 'negative'; need 'both'; because {make.__name__} weighs tokens, whatever"
         ):
             make(conditioning="negative")
-    for make in (TokenTIS, SeqTIS, SeqMIS):
-        for bad in (0.0, -1.0, math.nan):
+    for make in (TokenTIS, SeqTIS):
+        for bad in (0.0, -1.0, math.nan, None, "2", True):
             with pytest.raises(ValueError, match=r"^cap: got .*; need > 0; because it caps a (product of ratios|ratio)$"):
                 make(bad)
     for make in (TokenMIS, SeqMIS):
-        for floor in (3.0, 4.0, -0.1, math.nan):
+        for floor in (3.0, 4.0, -0.1, math.nan, None, "0.5"):
             with pytest.raises(ValueError, match=r"^floor, cap: got .*; need 0 <= floor < cap; because they bound a ratio$"):
                 make(3.0, floor)
-    with pytest.raises(ValueError, match=r"^alpha, beta: got 0, 1; need 0 < alpha < beta; because they bound a ratio$"):
-        IcePop(0, 1)
+        for cap in (0.0, -1.0, math.nan, None):
+            with pytest.raises(ValueError, match=r"^floor, cap: got .*; need 0 <= floor < cap; because they bound a ratio$"):
+                make(cap)
+    for alpha, beta, got in ((0, 1, "0"), (2, 1, "2"), (1, 1, "1"), (-1, 1, "-1"), (0.5, math.nan, "nan"), ("x", 1, "'x'")):
+        with pytest.raises(ValueError, match=f"^alpha, beta: got {got}; need 0 < alpha < beta; because they bound a ratio$"):
+            IcePop(alpha, beta)
 
 
 def test_a_subclass_with_its_own_decision_is_evaluated_whole_unless_it_says_otherwise():

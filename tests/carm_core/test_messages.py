@@ -52,8 +52,11 @@ def test_thresholds():
 def test_certificates():
     refuses("band: got (1, 1.28); need 0 < l < 1 < u; because an on-policy ratio is 1", lambda: carm_bound(1.02, (1.0, 1.28)))
     refuses("T: got 0; need an integer >= 1; because a fraction of no tokens is undefined", lambda: finite_T_bound(0, 1.02))
-    refuses("severity: got nan; need >= 0; because it is a distance past the boundary", lambda: carm_bound(1.02, severity=math.nan))
-    refuses("p_out: got 0.0; need 0 < p_out <= 1; because severity is the mean over violating tokens", lambda: severity_bound(0.0, 1.02))
+    refuses(
+        "severity: got nan; need 0 <= severity < inf; because it is a distance past the boundary",
+        lambda: carm_bound(1.02, severity=math.nan),
+    )
+    refuses("p_out: got 0; need 0 < p_out <= 1; because severity is the mean over violating tokens", lambda: severity_bound(0.0, 1.02))
     refuses("p_out: got 1.5; need 0 <= p_out <= 1; because it is a fraction of tokens", lambda: tau_for_certificate(1.5))
     assert finite_T_bound(1, 1.02) == 0.0 and severity_bound(1.0, 1.28) > 0 and tau_for_certificate(0.0) == 1.0
 

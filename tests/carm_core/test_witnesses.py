@@ -90,14 +90,21 @@ def test_one_sided_bounds_are_attained_at_the_boundaries(low, high, inside, band
 
 
 def test_one_sided_bounds_refuse_impossible_means():
-    with pytest.raises(ValueError, match=r"^g: got -2.0; need \|g\| <= d = 1.0; because \|mean z\| never exceeds mean \|z\|$"):
-        one_sided_bounds(1.0, -2.0)
+    for d, g in ((1.0, -2.0), (math.inf, math.inf), (math.inf, -math.inf), (math.nan, 0.0), (1.0, math.nan)):
+        for bound in (one_sided_bounds, signed_mean_bound):
+            with pytest.raises(
+                ValueError, match=rf"^g: got {g}; need \|g\| <= d = {d}, both finite; because \|mean z\| never exceeds mean"
+            ):
+                bound(d, g)
 
 
 def test_geomean_witness_refuses_a_negative_severity():
-    for bad in (-0.5, math.nan):
-        with pytest.raises(ValueError, match=r"^severity: got .*; need >= 0; because it is a distance past the boundary$"):
-            geomean_witness(4, severity=bad)
+    for bad in (-0.5, math.nan, math.inf, "1", None):
+        for call in (lambda s: geomean_witness(4, severity=s), lambda s: carm_bound(1.02, severity=s)):
+            with pytest.raises(
+                ValueError, match=r"^severity: got .*; need 0 <= severity < inf; because it is a distance past the boundary$"
+            ):
+                call(bad)
 
 
 def test_severity_of_trust_region_masking_in_the_paper_band():

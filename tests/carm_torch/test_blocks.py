@@ -116,7 +116,7 @@ def test_advantages_of_the_wrong_length_are_refused_before_any_block(monkeypatch
             ValueError, match=r"^advantages: got shape \(.*\); need \(2,\), \(2, 1\) or \(2, 3\); because a response has one"
         ):
             keep_mask(x, x, x.long(), CARM(1.02), bad)
-    with pytest.raises(ValueError, match=r"^advantages: got shape \(3,\); need \(2,\), \(2, 1\) or \(6,\)"):
+    with pytest.raises(ValueError, match=r"^advantages: got shape \(3,\); need \(2,\), \(2, 1\), \(6,\) or \(1, 6\); because"):
         packed_keep_mask(torch.zeros(6), torch.zeros(6), torch.tensor([0, 3, 6]), OPSM(0.1), torch.ones(3))
 
 

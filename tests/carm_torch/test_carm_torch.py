@@ -184,8 +184,8 @@ def test_doctests_names_and_argument_errors():
     two = torch.zeros(2, 3)
     with pytest.raises(ValueError, match="packed tensors: got shape"):
         packed_keep_mask(two, two, torch.tensor([0, 6]), CARM(1.02))
-    with pytest.raises(ValueError, match="z, cu_seqlens: got"):
-        PackedRows(torch.zeros(2), torch.ones(2), torch.zeros(1, 2))
+    with pytest.raises(ValueError, match=r"^z: got shape \(2, 3\); need \(N,\); because responses are packed on one axis$"):
+        PackedRows(two, torch.ones(2, 3), torch.tensor([0, 6]))
     with pytest.raises(ValueError, match="advantages: got None"):
         keep_mask(two, two, torch.ones(2, 3), OPSM(0.1))
     with pytest.raises(ValueError, match="rollout, token_mask: got shapes"):
