@@ -35,19 +35,24 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=20, help="CPU seconds of tests a mutant may take")
     parser.add_argument("--tools", type=Path, default=STORE, metavar="DIR", help="where cosmic-ray and coverage are installed")
     parser.add_argument("--quiet", action="store_true", help="do not list survivors as they are found")
+    parser.add_argument("--report", action="store_true", help="only write the report of the verdicts kept")
     args = parser.parse_args()
     sys.path.append(str(args.tools))
     import pytest
 
     STORE.mkdir(parents=True, exist_ok=True)
+    explained = Path(__file__).parent / f"{args.core}.toml"
     every = [p.stem for p in sorted((ROOT / args.core).glob("*.py")) if p.stem != "__init__"]
     chosen = args.modules.split(",") if args.modules else every
+    if args.report:
+        report(ROOT, args.core, [Results(ROOT, args.core, module, STORE) for module in every], explained)
+        return
     with tempfile.TemporaryDirectory(dir=STORE, prefix="tree-") as place:
         tree = Path(place) / "tree"
         shutil.copytree(ROOT, tree, ignore=LEFT_OUT)
         os.chdir(tree)
         sys.path.insert(0, str(tree))
-        results = {module: Results(tree, args.core, module, STORE) for module in every}
+        results = {module: Results(tree, args.core, module, STORE) for module in chosen}
         names: dict[str, dict[int, str]] = {}
         began = time.monotonic()
 
@@ -59,23 +64,22 @@ def main() -> None:
                 results[module].known = {k: v for k, v in results[module].known.items() if k in set(keys)}
                 yield module, [m for m, key in zip(found, keys, strict=True) if not results[module].holds(key)]
 
-        def done(module: str, verdicts: list[Verdict]) -> None:
+        def record(module: str, verdict: Verdict) -> None:
+            results[module].record(names[module][id(verdict.mutant)], verdict.mutant, verdict.killer)
+            results[module].save(names[module].values())
+
+        def done(module: str, tried: int) -> None:
             result = results[module]
-            for verdict in verdicts:
-                result.record(names[module][id(verdict.mutant)], verdict.mutant, verdict.killer)
-            result.save(names[module].values())
             alive = [m for m in result.known.values() if m["killer"] is None]
             for m in () if args.quiet else alive:
                 print(f"  survived  {args.core}/{module}.py:{m['line']}  {m['before']}  ->  {m['after']}", flush=True)
             total = len(result.known)
-            print(
-                f"{module}: {total - len(alive)} of {total} killed; {len(verdicts)} tried now; {time.monotonic() - began:.0f} s", flush=True
-            )
+            print(f"{module}: {total - len(alive)} of {total} killed; {tried} tried now; {time.monotonic() - began:.0f} s", flush=True)
 
-        session = Session(tree, args.core, STORE, plan, done, args.jobs, args.budget)
+        session = Session(tree, args.core, STORE, plan, record, done, args.jobs, args.budget)
         files = [str(p) for folder in (args.core, "claims") for p in sorted((tree / "tests" / folder).glob("test_*.py"))]
         pytest.main([*OPTIONS, "--continue-on-collection-errors", *files, str(tree / args.core)], plugins=[session])
-    report(ROOT, args.core, list(results.values()), Path(__file__).parent / f"{args.core}.toml")
+    report(ROOT, args.core, [results.get(module) or Results(ROOT, args.core, module, STORE) for module in every], explained)
 
 
 if __name__ == "__main__":

@@ -169,7 +169,8 @@ class Watch:
 class Session:
     """The plugin: collects, measures coverage in a fork (so that no cache is warm), then tries the mutants of each module.
 
-    ``plan`` gives modules with their mutants once coverage is known; ``done`` takes the verdicts of a module.
+    ``plan`` gives modules with their mutants once coverage is known; ``record`` takes each verdict, ``done`` how
+    many of a module were tried.
     """
 
     def __init__(
@@ -178,11 +179,13 @@ class Session:
         core: str,
         store: Path,
         plan: Callable[[Coverage], Iterator[tuple[str, list[Mutant]]]],
-        done: Callable[[str, list[Verdict]], None],
+        record: Callable[[str, Verdict], None],
+        done: Callable[[str, int], None],
         jobs: int,
         budget: float,
     ) -> None:
-        self.tree, self.core, self.store, self.plan, self.done, self.jobs, self.budget = tree, core, store, plan, done, jobs, budget
+        self.tree, self.core, self.store, self.plan, self.record, self.done = tree, core, store, plan, record, done
+        self.jobs, self.budget = jobs, budget
         self.watch, self.kills = Watch(), Counter[tuple[str, str]]()
 
     def pytest_runtestloop(self, session: Any) -> bool:
@@ -194,7 +197,9 @@ class Session:
         gc.freeze()
         living = living_functions(str(self.tree / self.core))
         for module, todo in self.plan(self.coverage):
-            self.done(module, list(self.verdicts(module, todo, living)))
+            for verdict in self.verdicts(module, todo, living):
+                self.record(module, verdict)
+            self.done(module, len(todo))
         return True
 
     def verdicts(self, module: str, todo: list[Mutant], living: Living) -> Iterator[Verdict]:
