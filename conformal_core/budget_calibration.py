@@ -99,10 +99,10 @@ class BudgetCalibration:
         self.grid, self.k_max, self.score, self.options, self.delta, self.seed = grid, grid[-1], score, options, delta, seed
         by_score = options.rule not in KNOB_RULES
         self.rollout: RolloutPolicy = calibration_rollout(score, grid) if by_score else FixedBudget(self.k_max)
-        least = n
+        shares: tuple[Fraction, ...] = (Fraction(1),)
         if nested is not None:
             self.rollout = self._nested(nested, seed)
-            least = int(self.rollout.shares[-1] * n)
+            shares = self.rollout.shares
         if isinstance(delta, AutoDelta):
             if delta.split and n < 2:
                 raise ValueError(f"n_calibration: got {n}; need 2; because split=True takes delta and thresholds from different prompts")
@@ -113,9 +113,10 @@ class BudgetCalibration:
                 f"n_calibration: got {n}; need {need}; because with fewer prompts no threshold "
                 f"at delta = {delta} under {options.rule!r} is finite, and nothing can stop"
             )
+        least = int(shares[-1] * n)
         if least < need:
             raise ValueError(
-                f"nested: got {[str(share) for share in nested or ()]} of {n} prompts, {least} at the last budget; need {need} there; "
+                f"nested: got {[str(share) for share in shares]} of {n} prompts, {least} at the last budget; need {need} there; "
                 f"because with fewer no threshold at delta = {delta} under {options.rule!r} is finite"
             )
 
@@ -157,9 +158,10 @@ class BudgetCalibration:
         rows = np.argsort(outcomes.prompt_ids, kind="stable").astype(np.int64)  # so that a split ignores the order of the rows
         reference, key = rows[:0], (self.seed % 2**64, outcomes.step)
         if isinstance(self.rollout, NestedRollout):
-            assert isinstance(self.delta, Fraction) and self.options.rule in ("per_budget", "bonferroni")
+            assert isinstance(self.delta, Fraction)
             scores = self.score.gold_scores(outcomes, self.grid, u(outcomes))
-            return nested_thresholds(scores, self.assigned(outcomes), self.grid, self.delta, self.options.rule)
+            by_itself: Literal["per_budget", "bonferroni"] = "bonferroni" if self.options.rule == "bonferroni" else "per_budget"
+            return nested_thresholds(scores, self.assigned(outcomes), self.grid, self.delta, by_itself)
         delta = self.delta
         if isinstance(delta, AutoDelta):
             first = rows

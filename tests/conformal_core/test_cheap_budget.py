@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from conformal_core.auto_delta import auto_delta, auto_delta_upper, disjoint_split
+from conformal_core.budget_calibration import AutoDelta
 from conformal_core.conformal_budget import ConformalBudget
 from conformal_core.early import UntilFirstSuccess
 from conformal_core.level import conformal_rank
@@ -232,8 +233,60 @@ def test_refusals(kwargs, message):
     assert "; need " in str(error.value) and "; because " in str(error.value)
 
 
-def test_nested_sizes_are_the_expected_ones():
-    assert nested(delta="0.2").calibration(0).n == 40  # 10 at the last budget, of which 4 are needed
+def test_exactly_enough_prompts_are_enough():
+    assert nested(delta="0.2", n_calibration=16).calibration(0).n == 16  # 4 at the last budget, and 4 are needed
+    assert budget(delta="0.2", n_calibration=4).calibration(0).n == 4
+    assert budget(n_calibration=2).calibration(0).n == 2 and budget(n_calibration=1, split=False).calibration(0).n == 1
+
+
+@pytest.mark.parametrize("seed", [0, 3, -1, 2**63 + 5, 2**64 - 1, 2**64 + 3])
+def test_the_split_is_keyed_by_seed_and_step(seed):
+    """The prompts that give the thresholds are those of the documented split, of rows sorted by id."""
+    full = table(41, 0, 7, law=(1.0, 2.0))
+    policy = budget(score=MassAbove(), seed=seed)
+    policy.calibrate(full)
+    rows = np.argsort(full.prompt_ids)[disjoint_split(41, seed=(seed % 2**64, 7))[1]]
+    scores = np.sort(MassAbove().gold_scores(full.take(rows), GRID, np.zeros(21)), axis=0)
+    assert policy.stop_rule.n == 21
+    assert policy.stop_rule.ranks[0] <= 21 and policy.stop_rule.q == tuple(scores[policy.stop_rule.ranks[0] - 1])
+
+
+CONFIGURATIONS = [
+    {},
+    {"score": MassAbove()},
+    {"score": FirstSuccess()},
+    {"delta": "0.3"},
+    {"delta": "0.4"},
+    {"split": False},
+    {"epsilon": "0.1"},
+    {"auto_rule": "clopper_pearson"},
+    {"seed": 4},
+    {"delta": "0.3", "multiplicity": "max_score"},
+    {"delta": "0.3", "multiplicity": "risk_control"},
+    {"delta": "0.3", "multiplicity": "risk_control", "statistic": "margin"},
+    {"delta": "0.3", "multiplicity": "learn_then_test"},
+    {"delta": "0.3", "multiplicity": "learn_then_test", "gamma": "0.2"},
+    {"delta": "0.3", "multiplicity": "learn_then_test", "risk": "wrong_given_stop"},
+    {"delta": "0.3", "nested": SHARES},
+    {"delta": "0.3", "nested": (1, "1/2", "1/3")},
+    {"alarm": "0.05"},
+]
+
+
+def test_a_state_loads_under_its_own_arguments_alone():
+    for i, saved in enumerate(CONFIGURATIONS):
+        state = json.loads(json.dumps(budget(**saved).state_dict()))
+        for j, other in enumerate(CONFIGURATIONS):
+            if i == j:
+                budget(**other).load_state_dict(state)
+                continue
+            with pytest.raises(ValueError, match=r"^state: got .*; need .*; because "):
+                budget(**other).load_state_dict(state)
+
+
+def test_how_delta_is_chosen_cannot_be_changed_behind_its_back():
+    with pytest.raises(AttributeError):
+        AutoDelta.of(None, None, True).split = False
 
 
 def test_outcomes_that_do_not_determine_a_score_are_refused():

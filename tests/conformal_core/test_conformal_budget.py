@@ -190,6 +190,16 @@ def test_climbs_the_grid():
     assert policy.more(population(4, 0).prefix(np.array([0, 2, 4, 8]))).tolist() == [2, 2, 4, 0]
 
 
+def test_a_prompt_beyond_the_grid_asks_for_nothing():
+    assert make().more(population(3, 0, width=11)).tolist() == [0, 0, 0]
+
+
+def test_one_response_can_be_enough():
+    policy = ConformalBudget((1, 2), score=MassAbove(), delta="0.5", n_calibration=9)
+    policy.calibrate(Outcomes(np.arange(9), np.ones((9, 2), bool), codes=np.zeros((9, 2), int), gold=np.zeros(9, int)))
+    assert policy.more(Outcomes([77], np.array([[True]]), codes=np.array([[0]]))).tolist() == [0]
+
+
 def test_calibration_is_due_once_per_period():
     policy, due = make(recalibrate_every=50), []
     for step in range(120):
