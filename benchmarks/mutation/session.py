@@ -280,15 +280,16 @@ class Session:
         kept = {test for test in self.items if not stale(test)}
         if len(kept) < len(self.items):
             began = time.monotonic()
-            child = Child(lambda: self.measure(path, [test for test in self.items if test not in kept]), 3600)
+            part = self.tree.parent / "coverage.json"
+            child = Child(lambda: self.measure(part, [test for test in self.items if test not in kept]), 3600)
             while not (finished := child.poll())[0]:
                 time.sleep(0.05)
             if finished[1] is not None:
                 sys.exit(f"coverage: the tests did not run to their end ({finished[1]})")
-            fresh = json.loads(path.read_text())
+            fresh = json.loads(part.read_text())
             print(f"coverage of {len(fresh['cost'])} tests in {time.monotonic() - began:.0f} s", flush=True)
-            for part in ("lines", "cost"):
-                fresh[part] |= {test: known[part].get(test, {}) for test in kept}
+            fresh["lines"] |= {test: known["lines"].get(test, {}) for test in kept}
+            fresh["cost"] |= {test: known["cost"][test] for test in kept}
             known = fresh | {"files": files}
             path.write_text(json.dumps(known))
         for test in known["failing"]:

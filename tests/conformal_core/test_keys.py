@@ -77,3 +77,9 @@ def test_prompt_ids_refuse_what_they_cannot_hash(bad: object) -> None:
 def test_uniforms_refuse_floats() -> None:
     with pytest.raises(ValueError, match=r"^ids: got float64"):
         uniforms([0.5], seed=0)
+
+
+@pytest.mark.parametrize("ids", [np.array([True]), np.array([1.0]), np.array([1, 2], dtype=object)])
+def test_arrays_of_ids_are_of_integers(ids: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=f"ids: got {ids.dtype}; need integers"):
+        uniforms(ids, seed=0)
