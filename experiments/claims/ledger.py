@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 HOLDS = "holds"
 EXTRA = "holds under an assumption"
@@ -47,6 +48,47 @@ def search(cases: Iterable[tuple[object, object]], method: str = EXACT) -> Searc
             failed += 1
             smallest = str(case) if smallest is None else smallest
     return Search(tried, failed, smallest, method)
+
+
+class Refuted(Exception):
+    """The statement fails on the case that is being tried."""
+
+
+def shrunk(strategy: Any, holds: Callable[[Any], object], examples: int) -> Search:
+    """Search by Hypothesis over ``strategy``; the counterexample is the smallest that shrinking reaches."""
+    from hypothesis import HealthCheck, Phase, given, settings
+
+    counts, smallest = {"tried": 0, "failed": 0}, None
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def attempt(case: Any) -> None:
+        nonlocal smallest
+        counts["tried"] += 1
+        if not holds(case):
+            counts["failed"] += 1
+            smallest = str(case)
+            raise Refuted(smallest)
+
+    try:
+        attempt()
+    except Refuted as found:
+        smallest = str(found)
+    return Search(counts["tried"], counts["failed"], smallest, HYPOTHESIS)
+
+
+def together(first: Search, second: Search) -> Search:
+    """Both searches as one, their methods named."""
+    return Search(
+        first.tried + second.tried, first.failed + second.failed, first.smallest or second.smallest, f"{first.method}; {second.method}"
+    )
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,57 @@ from itertools import product
 
 import numpy as np
 
-from carm_core import masked_loss
+from carm_core import best_of_k, masked_loss, worst_of_k
 
 from . import printed as P
 from .ledger import EXTRA, FALSE, HOLDS, PRINTED, Evidence, Figure, claim, search
 
 F = Fraction
+
+
+def one_law(method: str) -> float:
+    """Smallest largest deviation (points) of Table 5 from the curves of one law of c in 0..16 over the problems."""
+    from scipy.optimize import linprog
+
+    ks = (1, 2, 4, 8, 16)
+    rows, target = [], []
+    for k, b, w in zip(ks, P.BEST[method], P.WORST[method], strict=True):
+        rows += [[100 * float(best_of_k(c, 16, k)) for c in range(17)], [100 * float(worst_of_k(c, 16, k)) for c in range(17)]]
+        target += [float(b), float(w)]
+    a, t = np.array(rows), np.array(target)
+    slack = -np.ones((len(t), 1))
+    upper = np.vstack([np.hstack([a, slack]), np.hstack([-a, slack])])
+    fit = linprog(np.append(np.zeros(17), 1.0), upper, np.append(t, -t), np.append(np.ones(17), 0.0)[None], [1.0])
+    return float(fit.fun)
+
+
+@claim(
+    "M12", "Eqs. 73 and 74, Table 5",
+    "1 - (1 - c/16)^k and (c/16)^k are the expectations of best and worst of k; worst never increases, both are c/16 at k = 1.", HOLDS,
+    guard="test_carm.py::test_equations_73_and_74_are_the_expectations_of_best_and_worst_of_k_with_replacement",
+)  # fmt: skip
+def m12(effort: int) -> Evidence:
+    def cases():
+        for n, k in product(range(1, 6), range(1, 5)):
+            for c in range(n + 1):
+                draws = list(product([1] * c + [0] * (n - c), repeat=k))
+                best, worst = (F(sum(map(f, draws)), len(draws)) for f in (max, min))
+                yield (
+                    f"c = {c} of {n}, k = {k}",
+                    abs(best_of_k(c, n, k) - float(best)) < 1e-12 and abs(worst_of_k(c, n, k) - float(worst)) < 1e-12,
+                )
+        for c in range(17):
+            curve = [float(worst_of_k(c, 16, k)) for k in (1, 2, 4, 8, 16)]
+            yield (
+                f"c = {c}: worst of k",
+                curve == sorted(curve, reverse=True) and (not 0 < c < 16 or len(set(curve)) == 5) and abs(curve[0] - c / 16) < 1e-15,
+            )
+
+    pairs = [abs(F(P.BEST[m][1]) + F(P.WORST[m][1]) - 2 * F(P.BEST[m][0])) for m in P.BEST]
+    return Evidence(search(cases()), figures=(
+        Figure("largest misfit of Table 5 to one law of c, points", max(map(one_law, P.BEST)), "0.055"),
+        Figure("largest |B_2 + W_2 - 2 mean|, points", max(pairs), "0.21"),
+    ))  # fmt: skip
 
 
 def exact(cell: str, grid: int) -> Fraction:

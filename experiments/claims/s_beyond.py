@@ -29,7 +29,7 @@ from conformal_core import (
 from .e_sets import tables
 from .g_budgets import matrices
 from .laws import groups
-from .ledger import CLOSED, ENUMERATED, EXTRA, FALSE, HOLDS, SIMULATED, Evidence, Figure, claim, search
+from .ledger import CLOSED, ENUMERATED, EXTRA, FALSE, HOLDS, SIMULATED, Evidence, Figure, claim, search, shrunk, together
 from .m_carm import BANDS, ones, outside, random_responses
 
 F = Fraction
@@ -170,16 +170,18 @@ def leave_out(scores: np.ndarray, d: Fraction, corrected: bool) -> Fraction:
     guard="tests/conformal_core/test_simultaneous.py::test_max_rank_without_the_plus_one_falls_short",
 )  # fmt: skip
 def s4(effort: int) -> Evidence:
-    cases = [np.array(list(zip(range(n), p, strict=True)), float) for n in (3, 4) for p in product(range(n), repeat=n)] + matrices(
-        60 * effort, 3
-    )
-    levels = (F(1, 4), F(1, 3), F(1, 2))
-    stated = search(
-        (f"scores {s.astype(int).tolist()}, delta = {d}: {leave_out(s, d, False)}", leave_out(s, d, False) >= 1 - d)
-        for s in cases
-        for d in levels
-    )
-    return Evidence(stated, None, search(((s.tolist(), d), leave_out(s, d, True) >= 1 - d) for s in cases for d in levels))
+    from hypothesis import strategies as st
+
+    scores = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=6)
+    levels = st.sampled_from([F(1, 4), F(1, 3), F(1, 2)])
+
+    def covers(corrected):
+        return lambda case: leave_out(np.array(case[0], float), case[1], corrected) >= 1 - case[1]
+
+    stated, repaired = (shrunk(st.tuples(scores, levels), covers(c), 200 * effort) for c in (False, True))
+    cases = matrices(60 * effort, 3)
+    wide = search(((s.tolist(), d), leave_out(s, d, True) >= 1 - d) for s in cases for d in (F(1, 4), F(1, 3), F(1, 2)))
+    return Evidence(stated, None, together(wide, repaired))
 
 
 @claim(
