@@ -14,7 +14,7 @@ from verl.utils import tensordict_utils
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.workers.utils.losses import ppo_loss
 
-from .checks import GROUP
+from .checks import GROUP, SETTINGS
 from .config import CARMPolicyLossConfig
 
 
@@ -80,6 +80,12 @@ def dry_run(overrides: list[str], config_name: str = "ppo_trainer") -> DryRun:
             f"actor_rollout_ref.actor.policy_loss: got verl's own, loss_mode={mode!r}; need a mask; because the overrides lack {GROUP}"
         )
     resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    typed = [key for key in section.get("run") or {} if key in SETTINGS and not OmegaConf.is_interpolation(section.run, key)]
+    if typed:
+        raise ValueError(
+            f"policy_loss.run.{typed[0]}: got {section.run[typed[0]]!r}; need nothing typed; because {GROUP} reads it from "
+            f"{SETTINGS[typed[0]]}"
+        )
     validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     prompts, mini = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if prompts < mini:

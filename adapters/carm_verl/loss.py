@@ -111,12 +111,18 @@ def _band(config: Any) -> tuple[float, float]:
 
 
 def _counted(config: Any, live: Tensor, loss_agg_mode: str) -> Any:
-    """`config` with the local count filled in where verl gives no global one, at least 1, so that an empty micro-batch is 0 and not 0/0."""
+    """`config` with the local count filled in where verl gives no global one, and no count below 1: nothing live is a loss of 0, not 0/0.
+
+    verl's own count is 0 where a whole mini-batch is filler rows, with which it pads a batch that lost responses.
+    """
     info = dict(config.global_batch_info)
     key = "global_batch_size" if loss_agg_mode in _SEQUENCE_MODES else "batch_num_tokens"
-    if info.get(key) is not None or info.get("dp_size", 1) > 1:
+    count = info.get(key)
+    if count is None and info.get("dp_size", 1) == 1:
+        count = live.any(-1).sum() if key == "global_batch_size" else live.sum()
+    if count is None:
         return config
-    info[key] = (live.any(-1).sum() if key == "global_batch_size" else live.sum()).clamp(min=1)
+    info[key] = count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)
     counted = copy.copy(config)
     object.__setattr__(counted, "global_batch_info", info)
     return counted

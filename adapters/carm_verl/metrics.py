@@ -14,8 +14,9 @@ _logger = logging.getLogger("carm_verl")
 def mask_metrics(ratio: LogRatio, scores: Scores, keep: Tensor, positive: Tensor, outside: Tensor, recorded: Tensor) -> dict[str, float]:
     """Counts and means over one micro-batch, all taken before rejection, in one transfer to the host.
 
-    verl averages metrics over micro-batches and data-parallel ranks, so a ratio of two counts below is exact over the global batch
-    (e.g. rejected / responses), while a fraction weighs micro-batches equally.
+    verl averages a metric over the micro-batches and ranks of a mini-batch, then over the mini-batches of a step (``d_max``: maximum over
+    these). A quotient of two counts, e.g. rejected / responses, is therefore exact over the step while every mini-batch has the same number
+    of micro-batches, and exact within each mini-batch always; a fraction weighs micro-batches equally.
 
     Args: `keep` (B,) bool; `positive` (B,) bool, advantage > 0; `outside`, `recorded` (B, T) bool, live tokens outside the
         clip band, and with a rollout log-probability that is not 0.

@@ -21,12 +21,14 @@ RUN = {
     "rollout_name": "vllm",
     "calculate_log_probs": True,
     "logprobs_mode": "processed_logprobs",
+    "engine_logprobs_mode": None,
     "temperature": 1.0,
     "top_p": 1,
     "top_k": -1,
     "loss_agg_mode": "token-mean",
     "distillation": False,
     "use_v1": True,
+    "experimental": None,
 }
 AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 

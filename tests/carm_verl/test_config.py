@@ -25,6 +25,16 @@ from carm_verl.checks import SETTINGS
     ({"temperature": None}, "actor_rollout_ref.rollout.temperature: got None"),
     ({"temperature": 0.6, "logprobs_mode": "raw_logprobs"}, "actor_rollout_ref.rollout.logprobs_mode: got 'raw_logprobs'"),
     ({"logprobs_mode": "processed_logits"}, "actor_rollout_ref.rollout.logprobs_mode: got 'processed_logits'"),
+    (
+        {"temperature": 0.6, "engine_logprobs_mode": "raw_logprobs"},
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.logprobs_mode: got 'raw_logprobs'; need 'processed_logprobs'",
+    ),
+    ({"engine_logprobs_mode": "raw_logits"}, "need 'processed_logprobs' or 'raw_logprobs'"),
+    ({"experimental": 1}, "rollout.nnodes: got 1; need no such key; because verl.experimental"),
+    ({"top_p": None}, "actor_rollout_ref.rollout.top_p: got None"),
+    ({"calculate_log_probs": None}, "actor_rollout_ref.rollout.calculate_log_probs: got None"),
+    ({"use_v1": None}, "trainer.use_v1: got None"),
+    ({"temperature": -1.0}, "actor_rollout_ref.rollout.temperature: got -1.0"),
 ])  # fmt: skip
 def test_each_setting_that_breaks_the_comparison_is_named(run: dict[str, object], setting: str) -> None:
     with pytest.raises(ValueError) as raised:
@@ -34,7 +44,8 @@ def test_each_setting_that_breaks_the_comparison_is_named(run: dict[str, object]
 
 @pytest.mark.parametrize("run", [
     {"temperature": 0.6}, {"logprobs_mode": "raw_logprobs"}, {"rollout_name": "sglang", "logprobs_mode": None, "temperature": 0.6},
-    {"top_k": 0}, {"top_p": 1.0},
+    {"rollout_name": "trtllm", "logprobs_mode": "raw_logits"}, {"engine_logprobs_mode": "processed_logprobs", "logprobs_mode": None},
+    {"top_k": 0}, {"top_k": None}, {"top_p": 1.0}, {"distillation": None},
 ])  # fmt: skip
 def test_settings_that_keep_the_comparison_pass(run: dict[str, object]) -> None:
     assert policy_loss(run=run).rule == CARM(1.02)
@@ -51,6 +62,8 @@ def test_a_section_without_the_recipe_group_is_refused() -> None:
         CARMPolicyLossConfig(tau=1.02)
     with pytest.raises(ValueError, match="got no top_k"):
         CARMPolicyLossConfig(run={key: value for key, value in RUN.items() if key != "top_k"})
+    with pytest.raises(ValueError, match=r"got top_P; need bypass_mode, .*; because nothing reads another key"):
+        CARMPolicyLossConfig(run={**RUN, "top_P": 0.9})
     assert SETTINGS.keys() == RUN.keys()
 
 

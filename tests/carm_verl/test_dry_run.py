@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
+import verl
+from hydra import compose, initialize_config_dir, initialize_config_module
 from verl.utils.import_utils import load_extern_object
 
 from carm_core import CARM
@@ -15,7 +16,7 @@ from carm_verl import rewards
 from carm_verl.__main__ import main
 from carm_verl.dry_run import dry_run
 
-SECTION = "actor_rollout_ref.actor.policy_loss"
+SECTION, ROLLOUT = "actor_rollout_ref.actor.policy_loss", "actor_rollout_ref.rollout"
 pytestmark = pytest.mark.filterwarnings("ignore:Disabled critic")
 
 
@@ -49,12 +50,18 @@ def test_recipes_are_the_papers_table_3(recipe: str, model: str, tau: float, n_v
     ([f"{SECTION}.normalize=retained"], 1),
     (["model_engine=megatron"], 1),
     (["actor_rollout_ref.actor.use_kl_loss=true"], 1),
+    ([f"actor_rollout_ref.rollout.val_kwargs.{key}={value}" for key, value in (("top_p", 0.7), ("top_k", 20), ("temperature", 0.6))], 1),
+    (["trainer.v1.trainer_mode=colocate_async"], 1),
 ])  # fmt: skip
 def test_baselines_and_engines_through_the_same_recipe(overrides: list[str], rejected: int) -> None:
     run = dry_run(["+carm=math_4b", *overrides])
     assert run.rejected == rejected
     if "normalize=retained" in overrides[0]:
         assert run.loss == 1.0
+
+
+def test_a_value_before_the_group_still_overrides_it() -> None:
+    assert dry_run([f"{SECTION}.tau=1.03", "+carm=math_4b"]).rule == repr(CARM(1.03))
 
 
 def test_a_later_override_that_breaks_the_comparison_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,10 +78,34 @@ def test_a_later_override_that_breaks_the_comparison_is_caught(capsys: pytest.Ca
     (["actor_rollout_ref.rollout.name=vllm"], "need a mask"),
     (["+carm=math_5b"], "math_5b"),
     (["+carm=math_4b", "data.train_batch_size=4"], "train_batch_size"),
+    (["+carm=[]"], "need a mask"),
+    (["+carm=math_4b", f"{SECTION}.tua=1.03"], "'tua' is not in struct"),
+    (["+carm=math_4b", f"{SECTION}.run.top_p=1", f"{ROLLOUT}.top_p=0.9"], "policy_loss.run.top_p: got 1; need nothing typed"),
+    (["+carm=math_4b", f"+{SECTION}.run.min_p=0"], "got min_p; need"),
+    (["+carm=math_4b", f"{SECTION}.run=null"], "policy_loss.run: got None"),
+    (["algorithm.rollout_correction.bypass_mode=false", "+carm=math_4b"], "bypass_mode: got False"),
+    (
+        ["+carm=math_4b", f"{ROLLOUT}.temperature=0.6", f"+{ROLLOUT}.engine_kwargs.vllm.logprobs_mode=raw_logprobs"],
+        "engine_kwargs.vllm.logprobs_mode: got 'raw_logprobs'",
+    ),
 ])  # fmt: skip
 def test_faults_of_a_launch(overrides: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dry-run", *overrides]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("package", "name"), [
+    ("fully_async_policy", "fully_async_ppo_trainer"), ("fully_async_policy", "fully_async_ppo_megatron_trainer"),
+    ("one_step_off_policy", "one_step_off_ppo_trainer"),
+])  # fmt: skip
+def test_verls_experimental_trainers_are_refused_by_name(package: str, name: str) -> None:
+    """They call `apply_bypass_mode`, which replaces loss_mode in the tree; their own keys show who they are."""
+    overrides = ["+carm=default", "hydra.searchpath=[pkg://verl.trainer.config]"]
+    folder = Path(verl.__file__).parent / "experimental" / package / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        section = compose(name, overrides=overrides).actor_rollout_ref.actor.policy_loss
+    with pytest.raises(ValueError, match=r"rollout\.nnodes: got 1; need no such key; because verl\.experimental's fully-async"):
+        policy_loss(run=dict(section.run))
 
 
 def test_an_unset_variable_of_a_recipe_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

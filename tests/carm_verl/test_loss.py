@@ -181,6 +181,16 @@ def test_whatever_a_rejected_row_or_a_dead_token_holds_stays_out(value: float) -
     assert metrics["actor/carm/nonfinite"] == (not math.isfinite(value))
 
 
+@pytest.mark.parametrize("agg", AGG_MODES)
+@pytest.mark.parametrize("zero", [0, torch.tensor(0)])
+def test_a_mini_batch_of_filler_rows_alone_is_zero(agg: str, zero: int | torch.Tensor) -> None:
+    """verl pads a batch to a multiple of its mini-batch; a mini-batch may then hold filler rows only, its counts 0, verl's own loss 0/0."""
+    old, new, advantages, mask = batch(0)
+    config = actor(policy_loss(), agg, dp_size=2, batch_num_tokens=zero, global_batch_size=zero)
+    loss, _ = call(config, old, new, advantages, torch.zeros_like(mask))
+    assert loss.item() == 0 and bool((torch.autograd.grad(loss, new)[0] == 0).all())
+
+
 def test_a_count_that_only_verl_can_give_is_still_demanded() -> None:
     with pytest.raises(ValueError, match="batch_num_tokens is required"):
         call(actor(policy_loss(), dp_size=2), *batch(0))
