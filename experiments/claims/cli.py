@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ def main(args: argparse.Namespace, command: str) -> int:
     """Exit code 1 if a verdict or a figure is not the expected one."""
     from . import LEDGER, report, run
 
+    if find_spec("hypothesis") is None:
+        raise ValueError('hypothesis: got no such package; need pip install "conformal-carm[testing]"; because some searches are its')
     ids = chosen(args.claim)
     if args.out is not None and Path(args.out).exists() and not Path(args.out).is_dir():
         raise ValueError(f"out: got {args.out}; need a folder; because several files are written")

@@ -65,6 +65,7 @@ def described(s: Search) -> str:
 
 def print_text(results: Sequence[Result], full: bool) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console(highlight=False)
@@ -75,11 +76,15 @@ def print_text(results: Sequence[Result], full: bool) -> None:
             table.add_column(column, overflow="fold")
         for r in results:
             verdict = f"[{colour[r.evidence.verdict]}]{r.evidence.verdict}[/]" + ("" if r.agrees else " [bold red](unexpected)[/]")
-            table.add_row(r.claim.id, verdict, r.claim.says.replace("[", "\\["), described(r.evidence.stated))
+            table.add_row(r.claim.id, verdict, escape(r.claim.says), described(r.evidence.stated))
         console.print(table)
     for r in results if full else ():
         c, e = r.claim, r.evidence
-        console.print(f"[bold]{c.id}[/]  {c.place}\n  {c.says}", f"  [{colour[e.verdict]}]{e.verdict}[/], expected: {c.expected}", sep="\n")
+        console.print(
+            f"[bold]{c.id}[/]  {escape(c.place)}\n  {escape(c.says)}",
+            f"  [{colour[e.verdict]}]{e.verdict}[/], expected: {c.expected}",
+            sep="\n",
+        )
         lines = [("as stated", e.stated), ("under the assumption", e.assuming), ("repaired", e.repaired)]
         for name, s in lines:
             if s is not None:
@@ -91,7 +96,7 @@ def print_text(results: Sequence[Result], full: bool) -> None:
         for name, text in (("assumption", c.assumption), ("instead", c.repaired), ("guarded by", c.guard)):
             if text:
                 console.print(f"  {name}: {text}", markup=False)
-    console.print("\n" + summary(results), markup=False)
+    print("\n" + summary(results))
 
 
 def write(results: Sequence[Result], folder: Path, command: str) -> list[Path]:
