@@ -143,6 +143,12 @@ def test_page_and_figures(capsys, tmp_path):
     assert json.loads((tmp_path / "claims.json").read_text())["claims"][0]["id"] == "G1"
 
 
+def test_the_committed_page_is_of_this_ledger():
+    data = json.loads((ROOT / "docs" / "claims" / "claims.json").read_text(encoding="utf-8"))
+    told = [(c["id"], c["place"], c["statement"], c["verdict"], c["assumption"], c["repaired"], c["guard"]) for c in data["claims"]]
+    assert told == [(c.id, c.place, c.says, c.expected, c.assumption, c.repaired, c.guard) for c in LEDGER.values()]
+
+
 @pytest.mark.slow
 def test_quick_takes_under_a_minute():
     start = time.perf_counter()
