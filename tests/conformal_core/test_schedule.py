@@ -117,3 +117,15 @@ def test_a_p_value_of_zero_is_survived():
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=f"^{message}.*; need .*; because "):
         call()
+
+
+def test_what_is_watched_unless_said_otherwise():
+    schedule = RecalibrationSchedule(9)
+    assert (schedule.every, schedule.stage, schedule.seed, schedule.monitor) == (9, 1, 0, None)
+
+
+@pytest.mark.parametrize("value", [0, -3, 1.0, 2.5, True, np.True_, "3", None])
+def test_counts_are_whole_and_positive(value):
+    with pytest.raises(ValueError, match=r"^every: got .*; need an integer >= 1; because "):
+        RecalibrationSchedule(value)
+    assert RecalibrationSchedule(np.int64(3)).every == 3
