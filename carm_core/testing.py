@@ -70,8 +70,8 @@ def _batch(rows: list[list[float]], fill: float = 0.0, extra: int = 0) -> tuple[
 def check_mask(rule: Rule | Keep, *, max_examples: int = 200) -> None:
     """A mask decides each response alone, from its live tokens, and rejects what is not finite.
 
-    Order and company of the responses, the order of the tokens of one response, padding and what stands in it do not matter; a response
-    with a NaN or infinite log-ratio on a live token is rejected.
+    Order and company of the responses, padding and what stands in it do not matter; a response with a NaN or infinite log-ratio on a live
+    token is rejected.
 
     Parameters
     ----------

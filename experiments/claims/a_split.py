@@ -82,10 +82,15 @@ def a3(effort: int) -> Evidence:
     repaired = search(
         (f"{law}, n = {n}, delta = {d}", 0 <= c - F(conformal_rank(n, d), n + 1) <= max(map(F, law))) for law, n, d, c in cases
     )
-    return Evidence(stated, None, repaired, (
-        Figure("first success, k = 2, p ~ U(0, 1), n = 4, delta = 2/5", tied_coverage(["1/2", "1/2"], 4, "2/5"), "27/32"),
-        Figure("p ~ Beta(8, 1), n = 4, delta = 1/2", tied_coverage(["8/9", "1/9"], 4, "1/2"), "17635/19683"),
-    ))  # fmt: skip
+    return Evidence(
+        stated,
+        None,
+        repaired,
+        (
+            Figure("first success, k = 2, p ~ U(0, 1), n = 4, delta = 2/5", tied_coverage(["1/2", "1/2"], 4, "2/5"), "27/32"),
+            Figure("p ~ Beta(8, 1), n = 4, delta = 1/2", tied_coverage(["8/9", "1/9"], 4, "1/2"), "17635/19683"),
+        ),
+    )
 
 
 @claim(
@@ -157,11 +162,18 @@ def a6(effort: int) -> Evidence:
         ((f"Beta({a}, {2 - F(a)}), k = {k}, atom {atom[a, k]:.3f}: excess {e:.4f}", abs(e) < 1e-6) for (a, k), e in excess.items()), CLOSED
     )
     repaired = search(((key, e >= -1e-12 and (e < 1e-3 or atom[key] > 0.06)) for key, e in excess.items()), CLOSED)
-    return Evidence(stated, None, repaired, (
-        Figure("atom at k = 2", atom["1.14", 2], "0.267"), Figure("coverage at k = 2", cover["1.14", 2], "1.000"),
-        Figure("coverage at k = 4", cover["1.14", 4], "0.981"), Figure("coverage at k = 8", cover["1.14", 8], "0.8816"),
-        Figure("weak policy, k = 8", cover["0.6", 8], "1.000"),
-    ))  # fmt: skip
+    return Evidence(
+        stated,
+        None,
+        repaired,
+        (
+            Figure("atom at k = 2", atom["1.14", 2], "0.267"),
+            Figure("coverage at k = 2", cover["1.14", 2], "1.000"),
+            Figure("coverage at k = 4", cover["1.14", 4], "0.981"),
+            Figure("coverage at k = 8", cover["1.14", 8], "0.8816"),
+            Figure("weak policy, k = 8", cover["0.6", 8], "1.000"),
+        ),
+    )
 
 
 @claim(

@@ -109,11 +109,18 @@ def a14(effort: int) -> Evidence:
     steps = list(zip(rates, rates[1:], q, q[1:], strict=False))
     stated = search((f"k = 2, p {a} -> {b}: q {float(x):.4f} -> {float(y):.4f}", y <= x) for a, b, x, y in steps)
     repaired = search((f"q at p = {p}", x >= F("0.88") - F(2, 100)) for p, x in zip(rates, q, strict=True))
-    return Evidence(stated, None, repaired, (
-        *(Figure(f"q_2 at p = {p}", x, r) for p, x, r in zip(rates, q, recorded, strict=True)),
-        *(Figure(f"q_32 at p = {p}", x, r) for p, x, r in zip(("0.6", "0.8", "0.9", "1"), last, ("0.614", "0.703", "0.79", "0.88"),
-        strict=True)),
-    ))  # fmt: skip
+    return Evidence(
+        stated,
+        None,
+        repaired,
+        (
+            *(Figure(f"q_2 at p = {p}", x, r) for p, x, r in zip(rates, q, recorded, strict=True)),
+            *(
+                Figure(f"q_32 at p = {p}", x, r)
+                for p, x, r in zip(("0.6", "0.8", "0.9", "1"), last, ("0.614", "0.703", "0.79", "0.88"), strict=True)
+            ),
+        ),
+    )
 
 
 @claim(

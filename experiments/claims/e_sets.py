@@ -20,6 +20,7 @@ from conformal_core import (
     first_success_cdf,
     inclusive_set,
     randomized_set,
+    released_set,
     singleton_probability,
 )
 
@@ -72,8 +73,8 @@ def e1(effort: int) -> Evidence:
 def e2(effort: int) -> Evidence:
     def cases():
         for c, q in product(COUNTS, THRESHOLDS):
-            p1 = F(max(c), sum(c)) * c.count(max(c)) if c.count(max(c)) == 1 else F(max(c), sum(c))
-            yield (c, q), empty_probability(c, q) == one_in(c, q, 0) == max(1 - q / p1, F(0))
+            top = F(max(c), sum(c))
+            yield (c, q), empty_probability(c, q) == one_in(c, q, 0) == max(1 - q / top, F(0))
 
     def inclusive():
         for codes in product((0, 1, 2), repeat=3):
@@ -93,27 +94,22 @@ SETS: list[Score] = [APS(), APS("inclusive"), MassAbove()]
     guard="test_split_conformal.py::test_E3_a_threshold_of_one_or_infinity_never_stops",
 )  # fmt: skip
 def e3(effort: int) -> Evidence:
-    def cases(scores, q):
+    def cases(score, q):
         for k in (1, 2, 3):
             for codes in product((0, 1), repeat=k):
-                o = group(*codes)
-                for score in scores:
-                    stop, answer = score.stop(o, k, q, [0.5])
-                    yield f"{score!r} stops on answers {codes} at q = {q}", not stop[0] or (q == 1 and len(scores) == 1 and answer[0] == 0)
+                stop, answer = score.stop(group(*codes), k, q, [0.5])
+                yield codes, bool(stop[0]), int(answer[0])
 
-    p = F(1, 10)
-    sampled = sum(
-        (
-            p ** (2 - sum(c)) * (1 - p) ** sum(c)
-            for c in product((0, 1), repeat=2)
-            if ReleasedAPS().stop(group(*c), 2, 1.0, [0.5])[1][0] == 0 or 0 in c
-        ),
-        F(0),
+    stated = search(
+        (f"the released rule stops on answers {c} (0 is gold) at q = 1", not stop or answer == 0)
+        for c, stop, answer in cases(ReleasedAPS(), 1.0)
     )
-    repaired = search([*cases(SETS, 1.0), *cases(SETS, np.inf)], ENUMERATED)
-    return Evidence(
-        search(cases([ReleasedAPS()], 1.0), ENUMERATED), None, repaired, (Figure("gold covered, p = .1, k = 2", sampled, "19/100"),)
-    )
+    repaired = search(((score, q, c), not stop) for score, q in product(SETS, (1.0, np.inf)) for c, stop, _ in cases(score, q))
+    p, covered = F(1, 10), F(0)
+    for c in product((0, 1), repeat=2):
+        holds_gold = released_set(np.array([c]), 2, 1.0, np.array([[1, 2]])).contains([0])[0]
+        covered += p ** (2 - sum(c)) * (1 - p) ** sum(c) * int(holds_gold)
+    return Evidence(stated, None, repaired, (Figure("gold in the sampled-only set, p = .1, k = 2", covered, "19/100"),))
 
 
 @claim(

@@ -62,10 +62,13 @@ def g2(effort: int) -> Evidence:
     stated = search(
         (f"{s.tolist()}", joint_miss(s, (2, 4, 8), F(1, 5), "per_budget") <= F(3, 5)) for s in [*matrices(40, 3), spread(10, 3)]
     )
-    return Evidence(stated, figures=(
-        Figure("disjoint misses, n = 9, M = 5, delta = 1/10", joint_miss(spread(10, 5), GRID, F(1, 10), "per_budget"), "1/2"),
-        Figure("fresh U per budget, perfect policy, delta = .12, large n", 1 - (1 - F("0.12")) ** M, "0.472"),
-    ))  # fmt: skip
+    return Evidence(
+        stated,
+        figures=(
+            Figure("disjoint misses, n = 9, M = 5, delta = 1/10", joint_miss(spread(10, 5), GRID, F(1, 10), "per_budget"), "1/2"),
+            Figure("fresh U per budget, perfect policy, delta = .12, large n", 1 - (1 - F("0.12")) ** M, "0.472"),
+        ),
+    )
 
 
 def perfect(fresh: bool) -> Fraction:

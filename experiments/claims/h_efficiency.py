@@ -55,8 +55,9 @@ def h2(effort: int) -> Evidence:
     q = {p: quantiles("0.12", rate(p)) for p in ("0.6", "0.9", "1")}
     stated = search(
         (f"every p {a} -> {b}, k = {k}: q {float(x):.3f} -> {float(y):.3f}", y <= x)
-        for a, b in (("0.9", "1"), ("0.6", "1"), ("0.6", "0.9")) for k, x, y in zip(GRID, q[a], q[b], strict=True)
-    )  # fmt: skip
+        for a, b in (("0.9", "1"), ("0.6", "1"), ("0.6", "0.9"))
+        for k, x, y in zip(GRID, q[a], q[b], strict=True)
+    )
 
     def ordered():
         grid = [F(j, 24) for j in range(25)]
@@ -64,11 +65,16 @@ def h2(effort: int) -> Evidence:
             if all(aps_cdf(t, k, rate(b)) >= aps_cdf(t, k, rate(a)) for t in grid):
                 yield (a, b, k), aps_quantile(F("0.12"), k, rate(b)) <= aps_quantile(F("0.12"), k, rate(a))
 
-    return Evidence(stated, None, search(ordered()), (
-        *figures("p = .6", q["0.6"], ["", "", "", "0.708", "0.614"]), *figures("p = .9", q["0.9"], ["0.864", "0.821", "0.799", "0.791",
-        "0.790"]),
-        *figures("p = 1", q["1"], ["0.88"] * 5),
-    ))  # fmt: skip
+    return Evidence(
+        stated,
+        None,
+        search(ordered()),
+        (
+            *figures("p = .6", q["0.6"], ["", "", "", "0.708", "0.614"]),
+            *figures("p = .9", q["0.9"], ["0.864", "0.821", "0.799", "0.791", "0.790"]),
+            *figures("p = 1", q["1"], ["0.88"] * 5),
+        ),
+    )
 
 
 def later(a: int | None, b: int | None) -> bool:
@@ -84,7 +90,7 @@ def later(a: int | None, b: int | None) -> bool:
 def h3(effort: int) -> Evidence:
     d = F(3, 10)
     j = [first_success_index(d, r, 4) for r in (HALF, SPLIT)]
-    q = [aps_code_threshold(x, 4) for x in j]
+    q = [code_threshold(x, 4) for x in j]
     stated = search([(f"p = 1/2 -> 60% always, 40% never; k = 4, delta = .3: q {q[0]} -> {q[1]}", later(j[1], j[0]))])
 
     def coupled():
@@ -97,7 +103,7 @@ def h3(effort: int) -> Evidence:
     return Evidence(stated, None, search(coupled()), (Figure("q_4 before", q[0], "1/2"), Figure("q_4 after", q[1], "1")))
 
 
-def aps_code_threshold(j: int | None, k: int) -> Fraction:
+def code_threshold(j: int | None, k: int) -> Fraction:
     """Limit of the first-success threshold at budget k: min(1, J/k)."""
     return F(1) if j is None else min(F(1), F(j, k))
 
@@ -143,20 +149,24 @@ def h5(effort: int) -> Evidence:
     def deterministic():
         for c, q in product(counts, values):
             codes = [i for i, m in enumerate(c) for _ in range(m)]
-            if max(c) * 20 != q * 4 * 20:
-                stops = [
-                    inclusive_set(np.array([codes]), 4, float(q)).singleton[0],
-                    bool(ReleasedAPS().stop(group(*codes), 4, float(q), [0.3])[0][0]),
-                ]
-                yield (c, q), stops == [F(max(c), 4) >= q] * 2
-                yield (c, q, "G"), bool(MassAbove().stop(group(*codes), 4, float(q), [0.3])[0][0]) == (F(max(c), 4) > q or max(c) == 4)
+            stops = [
+                inclusive_set(np.array([codes]), 4, float(q)).singleton[0],
+                bool(ReleasedAPS().stop(group(*codes), 4, float(q), [0.3])[0][0]),
+            ]
+            yield (c, q), stops == [F(max(c), 4) >= q] * 2
+            yield (c, q, "G"), bool(MassAbove().stop(group(*codes), 4, float(q), [0.3])[0][0]) == (F(max(c), 4) > q or max(c) == 4)
 
-    return Evidence(search(eq8()), None, search(deterministic(), ENUMERATED), (
-        Figure("unanimous, q = .88", singleton_probability([4], "22/25"), "22/25"), Figure("(3/4, 1/4), q = 1/4", singleton_probability([3,
-        1], "1/4"), "1/3"),
-        Figure("(3/4, 1/4), q = 3/4", singleton_probability([3, 1], "3/4"), "1"), Figure("(3/4, 1/4), q = .88", singleton_probability([3,
-        1], "22/25"), "12/25"),
-    ))  # fmt: skip
+    return Evidence(
+        search(eq8()),
+        None,
+        search(deterministic(), ENUMERATED),
+        (
+            Figure("unanimous, q = .88", singleton_probability([4], "22/25"), "22/25"),
+            Figure("(3/4, 1/4), q = 1/4", singleton_probability([3, 1], "1/4"), "1/3"),
+            Figure("(3/4, 1/4), q = 3/4", singleton_probability([3, 1], "3/4"), "1"),
+            Figure("(3/4, 1/4), q = .88", singleton_probability([3, 1], "22/25"), "12/25"),
+        ),
+    )
 
 
 CHANGES = (("0.3", "0.69", "0.70", "6.69", "11.0"), ("0.12", "0.65", "0.70", "5.20", "6.52"), ("0.12", "0.87", "0.88", "4.47", "5.60"))
@@ -212,11 +222,17 @@ def h8(effort: int) -> Evidence:
     k = [mean_k(d, r) for d, r in zip(deltas, (SPLIT, after), strict=True)]
     stated = search([(f"60% always solved; then 30% more with p = .12: E[k] {float(k[0]):.1f} -> {float(k[1]):.1f}", k[1] <= k[0])])
     j = [first_success_index(d, r) or 0 for d, r in zip(deltas, (SPLIT, after), strict=True)]
-    return Evidence(stated, figures=(
-        Figure("delta before", deltas[0], "0.45"), Figure("delta after", deltas[1], "0.16"), Figure("J before", j[0], "1"),
-        Figure("J after", j[1], "14"),
-        Figure("E[k] before", k[0], "14.0"), Figure("E[k] after", k[1], "18.4"),
-    ))  # fmt: skip
+    return Evidence(
+        stated,
+        figures=(
+            Figure("delta before", deltas[0], "0.45"),
+            Figure("delta after", deltas[1], "0.16"),
+            Figure("J before", j[0], "1"),
+            Figure("J after", j[1], "14"),
+            Figure("E[k] before", k[0], "14.0"),
+            Figure("E[k] after", k[1], "18.4"),
+        ),
+    )
 
 
 @claim(

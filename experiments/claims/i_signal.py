@@ -78,11 +78,16 @@ def i2(effort: int) -> Evidence:
         ((q, rule), singleton_probability([1, 1], q, rule) == 0) for q in values for rule in ("randomized", "inclusive", "mass_above")
     )
     exceptions = [singleton_probability([1, 1], q, "independent") > 0 for q in values]
-    return Evidence(search(cases()), None, repaired, (
-        Figure("values of q, of 39, at which independent U stops a mixed pair", sum(exceptions), "19"),
-        Figure("wrong share of those stops, Beta(1.14, .86)", pairs_wrong("1.14", "0.86"), "0.396"), Figure("Beta(1, 1)", pairs_wrong("1",
-        "1"), "0.5"),
-    ))  # fmt: skip
+    return Evidence(
+        search(cases()),
+        None,
+        repaired,
+        (
+            Figure("values of q, of 39, at which independent U stops a mixed pair", sum(exceptions), "19"),
+            Figure("wrong share of those stops, Beta(1.14, .86)", pairs_wrong("1.14", "0.86"), "0.396"),
+            Figure("Beta(1, 1)", pairs_wrong("1", "1"), "0.5"),
+        ),
+    )
 
 
 def keeps_a_positive(score: Score, q: float, codes: tuple[int, ...]) -> bool:
@@ -104,7 +109,7 @@ def i3(effort: int) -> Evidence:
                         yield f"{score!r} at q = {q}: answers {codes} (0 is gold)", keeps_a_positive(score, q, codes)
 
     safe = [(FirstSuccess(), 0.5), (FirstSuccess(), 0.9), (APS(), 1.0)]
-    kept = (1 - (1 - first_success_cdf(2, "1.14", "0.86"))) / first_success_cdf(32, "1.14", "0.86")
+    kept = first_success_cdf(2, "1.14", "0.86") / first_success_cdf(32, "1.14", "0.86")
     figures = (Figure("solvable prompts keeping a positive, stop on a unanimous pair, one wrong answer", kept, "0.75"),)
     return Evidence(search(cases([(ReleasedAPS(), 1.0), *safe]), ENUMERATED), search(cases(safe), ENUMERATED), None, figures)
 
@@ -212,9 +217,12 @@ def j4(effort: int) -> Evidence:
         ),
         SIMULATED,
     )
-    return Evidence(stated, None, search(((i, act == [e >= s - 9 for e in early]) for i, s, act, early in rows), SIMULATED), (
-        Figure("rank for 190 of 200 solved", conformal_rank(200, auto_delta(190, 200)), "181"),
-    ))  # fmt: skip
+    return Evidence(
+        stated,
+        None,
+        search(((i, act == [e >= s - 9 for e in early]) for i, s, act, early in rows), SIMULATED),
+        (Figure("rank for 190 of 200 solved", conformal_rank(200, auto_delta(190, 200)), "181"),),
+    )
 
 
 @claim(
@@ -225,9 +233,14 @@ def j4(effort: int) -> Evidence:
 def j5(effort: int) -> Evidence:
     raw = ((s, 1 - F(s, 200) + F(1, 20)) for s in range(201))
     stated = search((f"{s} of 200 solved: delta = {d}", 0 < d < 1) for s, d in raw)
-    return Evidence(stated, search((s, 0 < auto_delta(s, 200) < 1) for s in range(201)), figures=(
-        Figure("all solved", auto_delta(200, 200), "1/20"), Figure("none solved", auto_delta(0, 200), "19/20"),
-    ))  # fmt: skip
+    return Evidence(
+        stated,
+        search((s, 0 < auto_delta(s, 200) < 1) for s in range(201)),
+        figures=(
+            Figure("all solved", auto_delta(200, 200), "1/20"),
+            Figure("none solved", auto_delta(0, 200), "19/20"),
+        ),
+    )
 
 
 def changed_by_the_split(score: Score, replicates: int) -> tuple[int, int]:
@@ -265,7 +278,7 @@ def j6(effort: int) -> Evidence:
         for name in names:
             c, n = counts[name]
             low, high = clopper_pearson(c, n, "0.99")
-            yield f"{name}: {100 * c / n:.1f}% changed ({100 * low:.1f} to {100 * high:.1f})", c / n < 0.04
+            yield f"{name}: {100 * c / n:.1f}% changed ({100 * low:.1f} to {100 * high:.1f})", high < 0.04
 
     return Evidence(search(cases(counts), SIMULATED), search(cases(["released rule"]), SIMULATED))
 

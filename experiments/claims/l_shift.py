@@ -43,10 +43,15 @@ def l1(effort: int) -> Evidence:
     stated = search((f"{p} -> {q}, n = {n}, delta = {d}", c >= b - F(1, n + 1)) for p, q, n, d, c, b in cases)
     before = [F(1, 10)] * 10
     after = [F(1, 10)] * 5 + [F(0)] * 3 + [F(1, 10), F(4, 10)]
-    return Evidence(stated, None, search(((p, q, n, d), c >= b) for p, q, n, d, c, b in cases), (
-        Figure("coverage where it is attained", sum(after[:8], F(0)), "1/2"), Figure("bound there", tv_shift_bound("0.2",
-        total_variation(before, after)), "1/2"),
-    ))  # fmt: skip
+    return Evidence(
+        stated,
+        None,
+        search(((p, q, n, d), c >= b) for p, q, n, d, c, b in cases),
+        (
+            Figure("coverage where it is attained", sum(after[:8], F(0)), "1/2"),
+            Figure("bound there", tv_shift_bound("0.2", total_variation(before, after)), "1/2"),
+        ),
+    )
 
 
 @claim("L2", "Table 6", "Lower bounds and margins follow from delta, d_TV and n.", HOLDS)

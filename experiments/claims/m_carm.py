@@ -229,12 +229,15 @@ def m7(effort: int) -> Evidence:
             bound = signed_mean_bound(float(carm_score(z, ones(z))[0]), float(signed_mean(z, ones(z))[0]), BAND)
             yield f"tight at {low} low, {high} high, {inside} inside", abs(bound - (low + high) / (low + high + inside)) < 1e-9
 
-    return Evidence(search(cases(), CLOSED), figures=(
-        Figure("p_-, tau = 1.02, percent", 100 * math.log(1.02) / COSTS[BAND][0], "8.87"), Figure("p_+",
-        100 * math.log(1.02) / COSTS[BAND][1], "8.02"),
-        Figure("g = 0", 100 * float(signed_mean_bound(math.log(1.02), 0.0)), "8.45"), Figure("tau_GeoMean = 1.005", 100 * carm_bound(1.02,
-        geomean_tau=1.005), "8.56"),
-    ))  # fmt: skip
+    return Evidence(
+        search(cases(), CLOSED),
+        figures=(
+            Figure("p_-, tau = 1.02, percent", 100 * math.log(1.02) / COSTS[BAND][0], "8.87"),
+            Figure("p_+", 100 * math.log(1.02) / COSTS[BAND][1], "8.02"),
+            Figure("g = 0", 100 * float(signed_mean_bound(math.log(1.02), 0.0)), "8.45"),
+            Figure("tau_GeoMean = 1.005", 100 * carm_bound(1.02, geomean_tau=1.005), "8.56"),
+        ),
+    )
 
 
 @claim(

@@ -55,10 +55,13 @@ def m12(effort: int) -> Evidence:
             )
 
     pairs = [abs(F(P.BEST[m][1]) + F(P.WORST[m][1]) - 2 * F(P.BEST[m][0])) for m in P.BEST]
-    return Evidence(search(cases()), figures=(
-        Figure("largest misfit of Table 5 to one law of c, points", max(map(one_law, P.BEST)), "0.055"),
-        Figure("largest |B_2 + W_2 - 2 mean|, points", max(pairs), "0.21"),
-    ))  # fmt: skip
+    return Evidence(
+        search(cases()),
+        figures=(
+            Figure("largest misfit of Table 5 to one law of c, points", max(map(one_law, P.BEST)), "0.055"),
+            Figure("largest |B_2 + W_2 - 2 mean|, points", max(pairs), "0.21"),
+        ),
+    )
 
 
 def exact(cell: str, grid: int) -> Fraction:
@@ -171,10 +174,14 @@ def m17(effort: int) -> Evidence:
             gain = F(P.SWEEP["CARM"][tau]) - rival
             yield f"tau = {tau}: {float(gain):+.2f} points", gain >= 2 * F(error)
 
-    return Evidence(search(cases(P.SWEEP["CARM"]), PRINTED), search(cases(["1.025"]), PRINTED), figures=(
-        Figure("sampling error of the gain", error, "0.97"), Figure("gain in sampling errors",
-        float(F(P.SWEEP["CARM"]["1.025"]) - rival) / error, "3.6"),
-    ))  # fmt: skip
+    return Evidence(
+        search(cases(P.SWEEP["CARM"]), PRINTED),
+        search(cases(["1.025"]), PRINTED),
+        figures=(
+            Figure("sampling error of the gain", error, "0.97"),
+            Figure("gain in sampling errors", float(F(P.SWEEP["CARM"]["1.025"]) - rival) / error, "3.6"),
+        ),
+    )
 
 
 @claim("M18", "Table 5", "CARM is highest at every k, best and worst of k.", HOLDS)

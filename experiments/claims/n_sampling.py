@@ -56,10 +56,13 @@ def n2(effort: int) -> Evidence:
     law = [comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
     mean = sum(w * v for w, v in zip(law, value, strict=True))
     truth = 1 - (1 - p) ** k
-    return Evidence(search(cases()), figures=(
-        Figure("variance, exactly k", truth * (1 - truth), "0.151"), Figure("variance, n = 16", sum(w * (v - mean) ** 2 for w,
-        v in zip(law, value, strict=True)), "0.035"),
-    ))  # fmt: skip
+    return Evidence(
+        search(cases()),
+        figures=(
+            Figure("variance, exactly k", truth * (1 - truth), "0.151"),
+            Figure("variance, n = 16", sum(w * (v - mean) ** 2 for w, v in zip(law, value, strict=True)), "0.035"),
+        ),
+    )
 
 
 @claim(

@@ -37,13 +37,22 @@ def as_dict(r: Result) -> dict[str, Any]:
     """One entry, without anything that differs between two runs of the same code."""
     c, e = r.claim, r.evidence
     return {
-        "id": c.id, "place": c.place, "statement": c.says, "verdict": e.verdict, "expected": c.expected, "agrees": r.agrees,
-        "assumption": c.assumption, "repaired": c.repaired, "guard": c.guard,
+        "id": c.id,
+        "place": c.place,
+        "statement": c.says,
+        "verdict": e.verdict,
+        "expected": c.expected,
+        "agrees": r.agrees,
+        "assumption": c.assumption,
+        "repaired": c.repaired,
+        "guard": c.guard,
         "evidence": {
-            "stated": _search(e.stated), "assuming": _search(e.assuming), "repaired": _search(e.repaired),
+            "stated": _search(e.stated),
+            "assuming": _search(e.assuming),
+            "repaired": _search(e.repaired),
             "figures": [{"name": f.name, "computed": f.shown, "recorded": f.recorded, "agrees": f.agrees} for f in e.figures],
         },
-    }  # fmt: skip
+    }
 
 
 def package_version() -> str:
@@ -112,10 +121,16 @@ def write(results: Sequence[Result], folder: Path, command: str) -> list[Path]:
     )
     sections = [(letter, title, [r for r in results if r.claim.id[0] == letter]) for letter, title in SECTIONS.items()]
     page = env.get_template("claims.html.j2").render(
-        sections=[s for s in sections if s[2]], summary=summary(results), figures=figures, marks=MARKS, described=described,
-        command=command, version=package_version(),
-        counts=[(mark, name, sum(r.evidence.verdict == name for r in results)) for name, mark in MARKS.items()], total=len(results),
-    )  # fmt: skip
+        sections=[s for s in sections if s[2]],
+        summary=summary(results),
+        figures=figures,
+        marks=MARKS,
+        described=described,
+        command=command,
+        version=package_version(),
+        counts=[(mark, name, sum(r.evidence.verdict == name for r in results)) for name, mark in MARKS.items()],
+        total=len(results),
+    )
     (folder / "claims.html").write_text(page, encoding="utf-8")
     (folder / "claims.json").write_text(to_json(results, command), encoding="utf-8")
     return [folder / "claims.html", folder / "claims.json", *(folder / f["file"] for f in figures)]

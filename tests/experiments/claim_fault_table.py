@@ -60,6 +60,7 @@ FAULTS = {
     "Eq. 8 always stops": method(cc.APS, "stop", stop_always),
     "set of Eq. 8 at a larger threshold": function(cc.randomized_set, lambda real: lambda c, k, q, u: real(c, k, q + 0.4, u)),
     "inclusive set at a larger threshold": function(cc.inclusive_set, lambda real: lambda c, k, q: real(c, k, q + 0.3)),
+    "inclusive set with <= for <": function(cc.inclusive_set, lambda real: cc.mass_above_set),
     "inclusive set never more than one": function(cc.inclusive_set, lambda real: lambda c, k, q: real(c, k, 1e-9 if q < 1 else q)),
     "singletons of independent U as if shared": function(
         cc.singleton_probability, lambda real: lambda c, q, rule="randomized", **k: real(c, q, "randomized", **k)
@@ -175,6 +176,7 @@ RED = {
     "Eq. 8 always stops": "E3 I3",
     "set of Eq. 8 at a larger threshold": "E4",
     "inclusive set at a larger threshold": "H5 I1",
+    "inclusive set with <= for <": "H5",
     "inclusive set never more than one": "E4 H5",
     "singletons of independent U as if shared": "E1 I2",
     "singletons counted as non-empty": "E1 I1 I2",
