@@ -9,6 +9,7 @@ from pathlib import Path
 from . import demo, simulate, train
 from .arena import cli as compare
 from .claims import cli as claims
+from .reproduce import cli as reproduce
 
 #: Calibration prompts under ``--short``: with fewer, the realised risk of one calibration scatters too far from delta.
 SHORT_CALIBRATION = 60
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     simulate.add_parser(sub, _Formatter)
     compare.add_parser(sub, _Formatter)
     train.add_parser(sub, _Formatter)
+    reproduce.add_parser(sub, _Formatter)
     claims.add_parser(sub, _Formatter)
     a = sub.add_parser("demo-arm")
     a.add_argument("arm")
@@ -79,6 +81,8 @@ OTHERS = {
     "compare": _compare,
     "compare-run": _compare_run,
     "train": lambda args, argv: train.main(args),
+    "reproduce": lambda args, argv: reproduce.main(args),
+    "reproduce-worker": lambda args, argv: reproduce.worker(args),
     "claims": _claims,
 }
 
@@ -100,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
             try:
                 OTHERS[args.command](args, argv)
             except ValueError as error:
-                if args.command == "compare-run":
+                if args.command in ("compare-run", "reproduce-worker"):
                     raise
                 raise demo.BadInput(" ".join(str(error).split())) from None
         else:
@@ -109,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:
-        if args.command in ("demo-arm", "compare-run"):
+        if args.command in ("demo-arm", "compare-run", "reproduce-worker"):
             raise
         print(f"error: {error}", file=sys.stderr)
         return 1
