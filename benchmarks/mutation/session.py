@@ -50,6 +50,22 @@ class Settle:
             settle(item)
 
 
+def warm_up() -> None:
+    """Import what tests import late, so that no fork pays for it."""
+    import scipy.optimize
+    import scipy.special
+    import scipy.stats
+    from hypothesis import given, settings
+    from hypothesis import strategies as st
+
+    @settings(max_examples=5, database=None, derandomize=True, deadline=None)
+    @given(st.lists(st.integers()), st.text(), st.floats(), st.fractions(), st.decimals(), st.randoms(use_true_random=False))
+    def test(a: object, b: object, c: object, d: object, e: object, f: object) -> None:
+        scipy.stats.beta(2, 2).cdf(0.5), scipy.special.betaln(1, 1), scipy.optimize.brentq(float, -1, 1)
+
+    test()
+
+
 @dataclass
 class Coverage:
     """Lines of the core that each test executes, and its CPU seconds; tests that fail as things are."""
@@ -194,6 +210,7 @@ class Session:
         for item in session.items:
             settle(item)
         self.coverage = self.measured()
+        warm_up()
         gc.freeze()
         living = living_functions(str(self.tree / self.core))
         for module, todo in self.plan(self.coverage):
