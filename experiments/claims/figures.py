@@ -81,7 +81,7 @@ def leak(ax: Any) -> None:
         cover = []
         for p in steps:
             hits = []
-            for _ in range(60):
+            for _ in range(40):
                 q = conformal_quantile(scores(np.full(n, steps[0] if same else p)), "0.12").value
                 hits.append((scores(np.full(200, p)) <= q).mean())
             cover.append(np.mean(hits))

@@ -48,7 +48,7 @@ def i1(effort: int) -> Evidence:
                     hits = codes.count(0)
                     yield (
                         f"answers {codes} (0 is gold), q = .7: commits to {chosen}, variance {F(hits * (k - hits), k * k)}",
-                        k > 0 and hits in (0, k),
+                        hits in (0, k),
                     )
 
     figures = (Figure("P({w}) for w, w, w, g at q = .88", singleton_probability([3, 1], "22/25"), "12/25"),)

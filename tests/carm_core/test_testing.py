@@ -14,9 +14,9 @@ RULES = [CARM(1.02), CARM(1.3), GeoMean(1.005), TRM(0.05), TRMMean(0.001), MeanE
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_rules_pass(rule):
-    check_mask(rule, max_examples=60)
+    check_mask(rule, max_examples=30)
     for band in ((0.8, 1.28), (0.5, 1.1)):
-        check_certificate(rule, band=band, max_examples=150)
+        check_certificate(rule, band=band, max_examples=100)
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,16 @@ def test_a_mask_that_is_not_a_function_of_its_response_fails(name):
 
 
 def test_inclusion_holds_one_way_only():
-    check_mask_inclusion(CARM(1.02), GeoMean(1.02), max_examples=150)
-    check_mask_inclusion(MeanExpAbs(1.02), CARM(1.02), max_examples=150)
+    check_mask_inclusion(CARM(1.02), GeoMean(1.02), max_examples=100)
+    check_mask_inclusion(MeanExpAbs(1.02), CARM(1.02), max_examples=100)
     for inner, outer in ((GeoMean(1.02), CARM(1.02)), (TRM(0.05), CARM(1.02)), (CARM(1.02), TRM(0.05))):
         with pytest.raises(AssertionError, match="not by the outer"):
             check_mask_inclusion(inner, outer)
 
 
 def test_sub_additivity_tells_norms_from_the_rest():
-    check_sub_additivity(carm_score, max_examples=150)
-    check_sub_additivity(geomean_score, cancels=True, max_examples=150)
+    check_sub_additivity(carm_score, max_examples=100)
+    check_sub_additivity(geomean_score, cancels=True, max_examples=100)
     for score, cancels in ((geomean_score, False), (signed_mean, True), (mean_k2, False), (lambda z, m: np.sqrt(carm_score(z, m)), False)):
         with pytest.raises(AssertionError):
             check_sub_additivity(score, cancels=cancels)

@@ -84,7 +84,7 @@ def test_joint_calibrators():
 
 @pytest.mark.parametrize("score", [APS(), APS("inclusive"), MassAbove(), FirstSuccess(), FirstSuccess("paper"), PassRate()], ids=repr)
 def test_scores_pass(score):
-    check_score(score, max_examples=50)
+    check_score(score, max_examples=30)
 
 
 class StopsAtOne(APS):
@@ -148,8 +148,8 @@ def test_inclusion_of_set_rules():
     def mass_above(codes, k, q, u):
         return mass_above_set(codes, k, q)
 
-    check_inclusion(randomized_set, inclusive, max_examples=100)
-    check_inclusion(inclusive, mass_above, max_examples=100)
+    check_inclusion(randomized_set, inclusive, max_examples=60)
+    check_inclusion(inclusive, mass_above, max_examples=60)
     with pytest.raises(AssertionError, match="not in the outer one"):
         check_inclusion(inclusive, randomized_set)
     with pytest.raises(AssertionError, match="not in the outer one"):
@@ -171,6 +171,7 @@ def calibrated(make):
 
 POLICIES = {
     "fixed": lambda: FixedBudget(4),
+    "one by one": lambda: Draws(),
     "until mixed": lambda: UntilMixed((2, 3, 4)),
     "C-GRPO": calibrated(lambda: ConformalBudget((2, 4), delta="1/4", n_calibration=30)),
     "risk control": calibrated(lambda: ConformalBudget((2, 4), delta="1/4", multiplicity="risk_control", n_calibration=30)),
@@ -181,7 +182,7 @@ POLICIES = {
 @quiet
 @pytest.mark.parametrize("name", POLICIES)
 def test_policies_pass(name):
-    check_rollout_policy(POLICIES[name], max_examples=30)
+    check_rollout_policy(POLICIES[name], max_examples=20)
 
 
 class Draws(RolloutPolicy):
@@ -258,7 +259,6 @@ class FirstByOrder(Draws):
     ],
 )  # fmt: skip
 def test_broken_policies_fail(policy, fault):
-    check_rollout_policy(Draws, max_examples=20)
     with pytest.raises(AssertionError, match=fault):
         check_rollout_policy(policy, max_examples=60)
 
