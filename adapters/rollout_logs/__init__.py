@@ -7,19 +7,28 @@ The library under the ``rollout-audit`` command; three lines in a notebook::
     report.frames()["rules"], report.figures()["rules"]
 """
 
-from .budgets import BudgetAudit, RuleResult, Waste, Window, audit_budgets, budget_grid, waste_of
+from .budgets import BudgetAudit, audit_budgets, budget_grid
 from .cells import ANSWER_RULES, extract_answer
 from .compare import compare_reports
 from .demo import demo_logs
-from .groups import Groups, group_responses, load_groups, plan_files
+from .drift import Window
+from .examples import Example
+from .grouping import group_responses
+from .groups import Groups
+from .knobs import SweepRow
 from .ledger import LedgerTotals, read_ledger
-from .masks import MaskAudit, MaskedBy, audit_masks, default_rules
+from .loading import load_groups
+from .mask_audit import MaskAudit, MaskedBy
+from .masks import audit_masks, default_rules
+from .plans import Plan, plan_files
+from .replays import RuleResult
 from .report import NothingToAudit, Report, audit
-from .responses import Plan, Responses, read_responses
+from .responses import Responses, read_responses
 from .schema import ROLES, Schema, guess_schema, parse_map
 from .sources import Intake, LogFile, Problem, find_logs
 from .tables import Table
-from .tokens import Example, TokenScores, read_tokens
+from .tokens import TokenScores, read_tokens
+from .waste import Waste, waste_of
 
 __all__ = [
     "ANSWER_RULES",
@@ -39,6 +48,7 @@ __all__ = [
     "Responses",
     "RuleResult",
     "Schema",
+    "SweepRow",
     "Table",
     "TokenScores",
     "Waste",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from hashlib import blake2b
 from typing import Any
 
@@ -47,11 +48,17 @@ def as_floats(batch: Batch, path: str, file: str, intake: Intake, *, missing: st
         for i, cell in enumerate(as_list(column)):
             number = _number(cell)
             if number is None:
-                intake.report(file, batch.row(i), path, f"no number: {str(cell)[:40]!r}")
+                fields = f" (a struct: name a field, e.g. --map ROLE={path}.{next(iter(cell))})" if isinstance(cell, dict) and cell else ""
+                intake.report(file, batch.row(i), path, f"no number{fields}", repr(str(cell)[:40]))
             else:
                 values[i] = number
+    endless = np.isinf(values)
+    for i in np.flatnonzero(endless):
+        intake.report(file, batch.row(int(i)), path, "not finite", f"{values[i]:g}")
+    if endless.any():
+        values = np.where(endless, np.nan, values)
     if missing is not None:
-        for i in np.flatnonzero(np.isnan(values)):
+        for i in np.flatnonzero(np.isnan(values) & ~endless):
             cell = None if column is None else (column[int(i)].as_py() if is_array(column) else column[int(i)])
             if cell is None or cell == [] or (isinstance(cell, float) and cell != cell):
                 intake.report(file, batch.row(int(i)), path, missing)
@@ -61,8 +68,8 @@ def as_floats(batch: Batch, path: str, file: str, intake: Intake, *, missing: st
 def _number(cell: Any) -> float | None:
     if cell is None:
         return float("nan")
-    if isinstance(cell, (int, float)):
-        return float(cell)
+    if isinstance(cell, (int, float, Decimal)):
+        return _float(cell)
     if isinstance(cell, str):
         word = cell.strip().lower()
         if word in _WORDS:
@@ -72,8 +79,15 @@ def _number(cell: Any) -> float | None:
         except ValueError:
             return None
     if isinstance(cell, list) and all(isinstance(x, (int, float)) for x in cell):
-        return float(sum(cell)) if cell else float("nan")
+        return sum(map(_float, cell)) if cell else float("nan")
     return None
+
+
+def _float(x: int | float | Decimal) -> float:
+    try:
+        return float(x)
+    except OverflowError:
+        return float("inf") if x > 0 else float("-inf")
 
 
 def text_of(cell: Any) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .budgets import Share
+from .replays import Share
 from .report import Report
 from .tables import Table
 from .verdict import per_thousand

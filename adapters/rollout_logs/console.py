@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from .report import Report
 from .sources import Intake
@@ -45,17 +46,38 @@ def print_table(console: Console, table: Table, *, everything: bool = False) -> 
     rich = RichTable(
         title=table.title, title_justify="left", title_style="bold", caption=table.caption, caption_justify="left", box=None, pad_edge=False
     )
-    for i, head in enumerate(table.heads):
-        rich.add_column(
-            head, justify="left" if i == 0 else "right", no_wrap=i == 0 or (len(table.heads) > 6 and console.width >= 112), overflow="fold"
-        )
     rows = range(len(table.shown)) if everything else table.main
     narrow = console.width < 112
-    for i in rows:
-        rich.add_row(*(_INTERVAL.sub("", cell) if narrow else cell for cell in table.shown[i]))
+    cells = [[_INTERVAL.sub("", cell) if narrow else cell for cell in table.shown[i]] for i in rows]
+    shown = len(table.heads)
+    while (widths := _widths(table.heads[:shown], [row[:shown] for row in cells], console.width)) is None:
+        shown -= 1
+    for j, head in enumerate(table.heads[:shown]):
+        rich.add_column(head, justify="left" if j == 0 else "right", width=widths[j], overflow="fold")
+    for row in cells:
+        rich.add_row(*map(Text, row[:shown]))
     console.print(Padding(rich, (1, 0, 0, 0)))
+    if shown < len(table.heads):
+        console.print(f"[dim]{len(table.heads) - shown} more columns in a wider terminal[/dim]")
     if len(rows) < len(table.shown):
         console.print(f"[dim]{len(table.shown) - len(rows)} more rows with --all[/dim]")
+
+
+def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], room: int) -> list[int | None] | None:
+    """Widths that break no number and no word of a head; the first column takes what is left.  None: they do not fit.
+
+    A width of None lets the terminal decide.
+    """
+    columns = [[row[j] for row in cells] for j in range(len(heads))]
+    natural = [max(map(len, [head, *column])) for head, column in zip(heads, columns, strict=True)]
+    gaps = len(heads) - 1
+    if sum(natural) + gaps <= room:
+        return [None] * len(heads)
+    least = [min(max(map(len, [*head.split(), *column])), room // 3) for head, column in zip(heads, columns, strict=True)]
+    first = room - sum(least[1:]) - gaps
+    if first < min(least[0], 12) and len(heads) > 2:
+        return None
+    return [min(max(first, 4), natural[0]), *least[1:]]
 
 
 def print_intake(console: Console, purpose: str, intake: Intake) -> None:
@@ -84,7 +106,7 @@ def print_report(console: Console, report: Report, *, everything: bool = False) 
             console.print(" ".join(sentences[1:]), highlight=False, markup=False)
     for snippet in report.settings().values():
         console.print()
-        console.print(snippet.rstrip(), style="cyan", highlight=False, markup=False)
+        console.print(snippet.rstrip(), style="cyan", highlight=False, markup=False, soft_wrap=True)
     for table in report.tables().values():
         print_table(console, table, everything=everything)
     console.print()

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from carm_core import cancellation_share, prefix_drift
 
 from .budgets import BudgetAudit
-from .masks import MaskAudit
-from .tokens import Example
+from .examples import Example
+from .mask_audit import MaskAudit
 from .verdict import percent
 
 if TYPE_CHECKING:
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["all_figures", "drift_figure", "response_figure", "rules_figure", "sweep_figure"]
 
-COLOURS = {"fixed": "#555555", "signal": "#0072b2", "first success": "#e69f00", "answers": "#cc79a7", "risk control": "#009e73"}
+COLOURS = {
+    "fixed": "#555555",
+    "signal": "#0072b2",
+    "first success": "#e69f00",
+    "answers": "#cc79a7",
+    "risk control": "#009e73",
+    "vote": "#56b4e9",
+}
 _RED, _GREEN = "#c0392b", "#1e8449"
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,8 @@ from carm_core import (
     IcePop,
     MaskReport,
     MeanExpAbs,
-    PairedDecisions,
     Rule,
     SeqMIS,
-    TauChoice,
     TRMMean,
     calibrated_tau,
     cancellation_share,
@@ -30,82 +28,17 @@ from carm_core import (
     rejection_curve,
     tau_for_certificate,
 )
+from conformal_core import as_level
 
-from .groups import parallel
-from .responses import Plan
+from .examples import best
+from .knobs import KNOBS, TAUS, calibrated_rows, tally_rows
+from .mask_audit import MaskAudit, MaskedBy, label
+from .plans import Plan
 from .sources import Intake
-from .tokens import Example, MaskWork, TokenScores, merge_scores, read_tokens
+from .tokens import MaskWork, TokenScores, merge_scores, read_tokens
+from .workers import parallel
 
-__all__ = ["MaskAudit", "MaskedBy", "audit_masks", "default_rules"]
-
-TAUS = (1.005, 1.01, 1.02, 1.03, 1.05, 1.1, 1.2)
-
-
-@dataclass(frozen=True)
-class MaskedBy:
-    """One rule: shares over responses with live tokens; ``masked_correct`` of the rejected had a positive reward.
-
-    ``certified`` bounds the share of out-of-band tokens of every kept response (1: certifies nothing); ``worst_kept`` is the largest here.
-    """
-
-    rule: str
-    rejected: int
-    rejected_share: float
-    rejected_tokens: float
-    masked_correct: float | None
-    certified: float
-    worst_kept: float
-    guarantee: str
-
-
-@dataclass(frozen=True)
-class MaskAudit:
-    """The answer of ``rollout-audit masks``."""
-
-    responses: int
-    tokens: int
-    empty: int
-    nonfinite: int
-    clipped_tokens: int
-    band: tuple[float, float]
-    tau: float
-    mean_d: float
-    median_d: float
-    mean_geomean: float
-    cancelled: float
-    rules: tuple[MaskedBy, ...]
-    paired: PairedDecisions
-    sweep: tuple[tuple[float, float, float, float], ...]
-    noise: TauChoice | None
-    noise_source: str
-    recommended_tau: float
-    recommended_why: str
-    recommended_reject: float
-    recommended_bound: float
-    warnings: tuple[str, ...]
-    report: MaskReport | None
-    examples: tuple[Example, ...] = field(default=(), repr=False)
-    unknown: tuple[str, ...] = ()
-    scores: TokenScores | None = field(default=None, repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; examples without their tokens."""
-        out = asdict(replace(self, scores=None, examples=()))
-        if self.noise is not None:
-            out["noise"]["level"] = str(self.noise.level)
-        out["examples"] = [
-            {"file": e.file, "row": e.row, "why": e.why, "d": e.d, "geomean": e.geomean, "length": e.length, "reward": _finite(e.reward)}
-            for e in self.examples
-        ]
-        return out
-
-    def rule(self, name: str) -> MaskedBy | None:
-        """The result of a rule by its name."""
-        return next((r for r in self.rules if r.rule == name), None)
-
-
-def _finite(x: float) -> float | None:
-    return x if x == x else None
+__all__ = ["audit_masks", "default_rules"]
 
 
 def default_rules(tau: float, geomean_tau: float = 1.005) -> tuple[Rule, ...]:
@@ -130,6 +63,7 @@ def audit_masks(
     tau: float = 1.02,
     geomean_tau: float = 1.005,
     taus: Sequence[float] = TAUS,
+    sweeps: Mapping[str, Sequence[float]] | None = None,
     band: tuple[float, float] = (0.8, 1.28),
     delta: str = "0.05",
     certificate: float = 0.1,
@@ -147,7 +81,9 @@ def audit_masks(
     tau, geomean_tau : float
         Ratio-domain thresholds of CARM and GeoMean.
     taus : sequence of float
-        Thresholds swept.
+        Thresholds at which CARM and GeoMean are swept.
+    sweeps : mapping, optional
+        ``{rule: thresholds}`` in place of the defaults of :data:`rollout_logs.knobs.KNOBS`.
     band : (float, float)
         Ratio band of the certificates.
     delta : str
@@ -166,29 +102,26 @@ def audit_masks(
     """
     chosen = tuple(rules) if rules is not None else default_rules(tau, geomean_tau)
     certificates = [rule.certificate(band) for rule in chosen]
-    mine = [MaskWork(p, chosen, band, top) for p in plans if p.schema.has_tokens]
+    as_level(delta, "noise_delta")
+    grids = {name: knob.defaults for name, knob in KNOBS.items()} | {"CARM": tuple(taus), "GeoMean": tuple(taus)} | dict(sweeps or {})
+    for name, thresholds in grids.items():
+        for x in thresholds:
+            KNOBS[name].make(x)
+    mine = [MaskWork(p, chosen, band, top, grids) for p in plans if p.schema.has_tokens]
     parts: list[TokenScores] = []
-    for i, (part, met) in enumerate(parallel(read_tokens, mine, jobs)):
+    place = {work.log.path: i for i, work in enumerate(mine, 1)}
+    for work, part, met in parallel(read_tokens, mine, jobs):
         intake.merge(met)
         if part is not None:
             parts.append(part)
         if progress is not None:
-            progress(mine[i].log.path, i + 1, len(mine))
+            progress(work.log.path, place[work.log.path], len(mine))
     if not parts:
         return None
     scores = merge_scores(parts)
-    scores.examples = _best(scores.examples, top)
+    scores.examples = best(scores.examples, top)
     del parts
-    return _summary(scores, chosen, certificates, tau, taus, band, delta, certificate)
-
-
-def _best(examples: Sequence[Example], top: int) -> list[Example]:
-    out: list[Example] = []
-    for why in dict.fromkeys(e.why for e in examples):
-        limit = 1 if why.startswith("kept by CARM") else top
-        key = (lambda e: e.geomean - e.d) if why.startswith("kept by GeoMean") else (lambda e: -e.d)
-        out += sorted((e for e in examples if e.why == why), key=key)[:limit]
-    return out
+    return _summary(scores, chosen, certificates, tau, taus, grids, band, delta, certificate)
 
 
 def _summary(
@@ -197,6 +130,7 @@ def _summary(
     certificates: Sequence[Certificate],
     tau: float,
     taus: Sequence[float],
+    grids: Mapping[str, Sequence[float]],
     band: tuple[float, float],
     delta: str,
     certificate: float,
@@ -259,6 +193,9 @@ def _summary(
         )
     if noise is not None and noise.attainable:
         results.insert(1, _carm_at(s, noise.tau, band, live, tokens))
+    swept = tally_rows(grids, s.tally, n, tokens, s.has_rewards, band)
+    if noise is not None:
+        swept += calibrated_rows(s.noise_by_rule(), s.by_rule(), s.length, s.reward if s.has_rewards else None, delta, band)
     report = _warn(s) if s.sample else None
     d, g = s.d[finite], geomean[finite]
     return MaskAudit(
@@ -276,6 +213,7 @@ def _summary(
         rules=tuple(results),
         paired=paired_decisions(first.astype(bool), second.astype(bool), empty=~live),
         sweep=tuple((float(t), float(a), float(b), carm_bound(t, band)) for t, a, b in zip(taus, curve_d, curve_g, strict=True)),
+        thresholds=tuple(swept),
         noise=noise,
         noise_source=s.noise_source,
         recommended_tau=chosen,
@@ -317,15 +255,3 @@ def _carm_at(s: TokenScores, tau: float, band: tuple[float, float], live: Any, t
         worst_kept=float(s.p_out[kept].max(initial=0.0)),
         guarantee=found.guarantee,
     )
-
-
-def label(rule: str) -> str:
-    """``"CARM(conditioning='both', tau=1.02)"`` as ``"CARM 1.02"``.
-
-    >>> label("IcePop(conditioning='both', alpha=0.5, beta=5.0, weighted=True)")
-    'IcePop 0.5 5.0'
-    """
-    name, _, inside = rule.partition("(")
-    fields = dict(part.split("=", 1) for part in inside.rstrip(")").split(", ") if "=" in part)
-    shown = [v for k, v in fields.items() if k not in ("conditioning", "weighted") and v not in ("inf", "0.0", "None")]
-    return " ".join([name, *shown])

@@ -11,8 +11,8 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
+from .examples import Example
 from .figures import all_figures, headline, svg_text
-from .tokens import Example
 
 if TYPE_CHECKING:
     from .report import Report

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
+from .pieces import blocks
 from .sources import Intake, LogFile
 from .tensors import npz_batches, npz_columns, safetensors_batches, safetensors_columns
 
 __all__ = ["Batch", "Unreadable", "columns_of", "read_batches"]
 
-BLOCK = 4 << 20
 ROWS = 8192
 _JSON_ARRAY_LIMIT = 256 << 20
 
@@ -113,16 +113,26 @@ def _head(log: LogFile, rows: int = 64) -> list[tuple[int, dict[str, Any]]]:
     if log.kind == "json":
         return [(i, row) for i, row in enumerate(_json_array(log), 1)][:rows]
     out: list[tuple[int, dict[str, Any]]] = []
-    with pa.input_stream(log.path, compression="detect") as stream:
-        for number, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8", errors="replace"), 1):
-            if len(out) >= rows or number > 4 * rows:
-                break
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                out.append((number, row))
+    number, text = 0, b""
+    try:
+        for text in blocks(log):
+            for line in text.split(b"\n"):
+                number += 1
+                if len(out) >= rows or number > 4 * rows:
+                    return out
+                try:
+                    row = json.loads(line.decode("utf-8-sig", errors="replace"))
+                except ValueError:
+                    continue
+                if isinstance(row, dict):
+                    out.append((number, row))
+    except (OSError, EOFError, pa.ArrowException):
+        if not out:
+            raise
+    if not out and log.size and (text[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in text[:4096]):
+        raise Unreadable("not UTF-8 (UTF-16 or binary); need JSON lines in UTF-8")
+    if not out and text.strip():
+        raise Unreadable(f"none of its first {number:,} lines is a JSON object")
     return out
 
 
@@ -168,34 +178,21 @@ def read_batches(log: LogFile, needed: Sequence[str], intake: Intake) -> Iterato
 
 
 def _parquet(log: LogFile, needed: Sequence[str]) -> Iterator[Batch]:
-    first = 1
     with pq.ParquetFile(log.path, memory_map=False, buffer_size=1 << 16) as file:
         have = set(file.schema_arrow.names)
-        for group in range(file.num_row_groups):  # a row group at a time, so that no read-ahead holds several
+        start, end = log.span or (0, file.num_row_groups)
+        first = 1 + sum(file.metadata.row_group(i).num_rows for i in range(start))
+        for group in range(start, end):  # a row group at a time, so that no read-ahead holds several
             for batch in file.iter_batches(ROWS, row_groups=[group], columns=[n for n in needed if n in have], use_threads=False):
                 yield Batch(first, batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True)))
                 first += batch.num_rows
 
 
 def _jsonl(log: LogFile, needed: Sequence[str], intake: Intake) -> Iterator[Batch]:
-    first, rest = 1, b""
-    with pa.input_stream(log.path, compression="detect") as stream:
-        while True:
-            block = stream.read(BLOCK)
-            if block:
-                rest += block
-                cut = rest.rfind(b"\n") + 1
-                if not cut:
-                    continue
-                lines, rest = rest[:cut], rest[cut:]
-            else:
-                lines, rest = rest, b""
-            if lines:
-                n = lines.count(b"\n") + (not lines.endswith(b"\n"))
-                yield from _block(log, lines, first, n, needed, intake)
-                first += n
-            if not block:
-                return
+    for lines in blocks(log):
+        n = lines.count(b"\n") + (not lines.endswith(b"\n"))
+        yield from _block(log, lines, intake.lines + 1, n, needed, intake)
+        intake.lines += n
 
 
 def _block(log: LogFile, lines: bytes, first: int, n: int, needed: Sequence[str], intake: Intake) -> Iterator[Batch]:
@@ -217,7 +214,7 @@ def _block(log: LogFile, lines: bytes, first: int, n: int, needed: Sequence[str]
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode("utf-8"))
+            row = json.loads(line.decode("utf-8-sig"))
         except UnicodeDecodeError:
             intake.report(log.path, number, None, "not UTF-8")
             intake.rows += 1

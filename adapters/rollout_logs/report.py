@@ -10,12 +10,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .budgets import BudgetAudit, audit_budgets
-from .groups import Groups, plan_files, read_groups
+from .budget_tables import budget_tables
+from .budgets import BudgetAudit, audit_budgets, check_settings
+from .groups import Groups
 from .ledger import LedgerTotals, read_ledger
-from .masks import MaskAudit, audit_masks
+from .loading import read_groups
+from .mask_audit import MaskAudit
+from .mask_tables import mask_tables
+from .masks import audit_masks
+from .plans import plan_files
 from .sources import Intake
-from .tables import Table, budget_tables, mask_tables
+from .tables import Table
 from .verdict import budget_settings, budget_unknown, budget_verdict, ledger_verdict, mask_settings, mask_verdict
 
 __all__ = ["NothingToAudit", "Report", "audit"]
@@ -75,14 +80,14 @@ class Report:
             if self.ledger is not None:
                 out["budgets"].append(ledger_verdict(self.ledger))
         if self.masks is not None:
-            out["masks"] = mask_verdict(self.masks)
+            out["masks"] = mask_verdict(self.masks, self.gpu_hours)
         return out
 
     def unknown(self) -> list[str]:
         """What these files cannot tell, and what would."""
         out: list[str] = []
         if "budgets" in self.intakes:
-            out += budget_unknown(self.budgets, self.gpu_hours)
+            out += self.intakes["budgets"].doubts + budget_unknown(self.budgets, self.gpu_hours)
         if self.masks is not None:
             out += self.masks.unknown
             out.append(
@@ -234,6 +239,14 @@ def audit(
     ValueError
         If a path matches nothing, an override names no column, or a level or threshold is out of range.
     """
+    if gpu_hours is not None and not (math.isfinite(gpu_hours) and gpu_hours > 0):
+        raise ValueError(f"gpu_hours: got {gpu_hours}; need a positive number; because it prices the run")
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs: got {jobs}; need 1 or more; because it counts processes")
+    if pass_threshold is not None and not math.isfinite(pass_threshold):
+        raise ValueError(f"pass_threshold: got {pass_threshold}; need a finite number; because rewards are compared with it")
+    check_settings(**(budgets or {}))
+    audit_masks([], Intake(), **(masks or {}))  # refuses settings before anything is read
     names = [os.fspath(p) for p in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     plans, found = plan_files(names, overrides, answer)
     intakes: dict[str, Intake] = {}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,22 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .cells import as_answers, as_floats, as_hashes, choose_answer_rule, completion_of, gold_of, hash_text
-from .readers import Batch, Unreadable, as_list, columns_of, is_array, read_batches
-from .schema import Schema, guess_schema
-from .sources import Intake, LogFile
+from .cells import as_answers, as_floats, as_hashes, completion_of, gold_of, hash_text
+from .plans import Plan
+from .readers import Batch, Unreadable, as_list, is_array, read_batches
+from .schema import Schema
+from .sources import Intake
 
-__all__ = ["Plan", "Responses", "plan_file", "read_responses"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to read one file: its schema, the rule that finds answers, the step it belongs to where rows do not say."""
-
-    log: LogFile
-    schema: Schema
-    answer_rule: str | None = None  # None: the answer column; "none": no answers
-    step: int = 0
+__all__ = ["Responses", "concatenate", "read_responses"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +24,8 @@ class Responses:
     """Columns of ``n`` responses; ``None`` where the logs do not have them.
 
     ``key`` identifies the prompt (or group id), ``answer`` and ``gold`` are hashes (0: unparsable, unknown), ``length`` is in tokens,
-    or in characters with ``length_unit == "characters"``; ``content`` hashes completions of rolling tables.
+    or in characters with ``length_unit == "characters"``; ``content`` hashes completions of rolling tables; ``run`` numbers the folders and
+    kinds of files (``None``: there is one).
     """
 
     key: NDArray[np.uint64]
@@ -48,6 +37,7 @@ class Responses:
     gold: NDArray[np.uint64] | None = None
     length: NDArray[np.int32] | None = None
     content: NDArray[np.uint64] | None = None
+    run: NDArray[np.int32] | None = None
     explicit_group: bool = False
     has_step: bool = True
     length_unit: str = "tokens"
@@ -61,59 +51,6 @@ class Responses:
         """The chosen rows."""
         columns = {name: value[rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         return replace(self, **columns)
-
-
-def plan_file(log: LogFile, overrides: Mapping[str, str], intake: Intake, answer: str = "auto") -> Plan | None:
-    """Look at the head of a file; ``None`` (and a line in ``intake``) if it cannot be read or is no rollout log."""
-    try:
-        columns, numeric = columns_of(log)
-    except Unreadable as error:
-        if log.named or log.kind != "json":
-            intake.report(log.path, None, None, f"cannot be read: {error}")
-        else:
-            intake.set_aside.append(f"{log.path}: {error}")
-        return None
-    schema = guess_schema(columns, numeric, {role: path for role, path in overrides.items() if not _only_if_present(path, columns, log)})
-    if not columns:
-        intake.report(log.path, None, None, "0 rows: nothing to read")
-        return None
-    if not (schema.has_outcomes or schema.has_tokens):
-        shown = ", ".join(list(columns)[:12])
-        what = f"no prompt with a reward and no log-probabilities among the columns {shown}; name them with --map ROLE=COLUMN"
-        if log.named:
-            intake.report(log.path, None, None, what)
-        else:
-            intake.set_aside.append(f"{log.path}: {what}")
-        return None
-    digits = re.findall(r"\d+", Path(log.path).name.split(".")[0])
-    return Plan(log, schema, _answer_rule(log, schema, answer), int(digits[-1][-9:]) if digits else 0)
-
-
-def _only_if_present(path: str, columns: Mapping[str, Any], log: LogFile) -> bool:
-    """In a folder of several kinds of files, an override concerns those that have its column."""
-    return not log.named and path.split(".")[0].lower() not in {c.lower() for c in columns}
-
-
-def _answer_rule(log: LogFile, schema: Schema, answer: str) -> str | None:
-    if answer != "auto":
-        return answer
-    if "answer" in schema.columns:
-        return None
-    if "completion" not in schema.columns or not schema.has_outcomes:
-        return "none"
-    path = schema.columns["completion"]
-    quiet = Intake()
-    try:
-        for batch in read_batches(log, [path.split(".")[0]], quiet):
-            column = batch.get(path)
-            if column is None:
-                return "none"
-            cells = as_list(column[:256])
-            flat = [c for cell in cells for c in (cell if isinstance(cell, list) and cell and isinstance(cell[0], str) else [cell])]
-            return choose_answer_rule([completion_of(c) or "" for c in flat])
-    except Unreadable:
-        return "none"
-    return "none"
 
 
 def _explode(batch: Batch, schema: Schema) -> Batch:
@@ -158,7 +95,7 @@ def read_responses(plan: Plan) -> tuple[Responses | None, Intake]:
     except Unreadable as error:
         intake.report(log.path, None, None, f"cannot be read{' to the end' if parts else ''}: {error}")
     if not parts:
-        if not intake.unread:
+        if not intake.unread and log.span is None:
             intake.report(log.path, None, None, "0 rows: nothing to read")
         return None, intake
     merged = concatenate(parts)
@@ -197,13 +134,13 @@ def _columns(batch: Batch, plan: Plan, intake: Intake) -> Responses:
     c = schema.columns
 
     def floats(role: str, missing: str | None = None) -> NDArray[np.float32] | None:
-        return as_floats(batch, c[role], file, intake, missing=missing).astype(np.float32) if role in c else None
+        return _narrow(as_floats(batch, c[role], file, intake, missing=missing)) if role in c else None
 
     reward: NDArray[np.float32] | None
     if schema.rewards:
         each = np.stack([as_floats(batch, path, file, intake) for path in schema.rewards])
         unknown = np.isnan(each).all(axis=0)
-        reward = np.where(unknown, np.nan, np.nansum(np.where(unknown, 0.0, each), axis=0)).astype(np.float32)
+        reward = _narrow(np.where(unknown, np.nan, np.nansum(np.where(unknown, 0.0, each), axis=0)))
         for i in np.flatnonzero(unknown):
             intake.report(file, batch.row(int(i)), " + ".join(schema.rewards), "no reward")
     else:
@@ -212,7 +149,7 @@ def _columns(batch: Batch, plan: Plan, intake: Intake) -> Responses:
     advantage = floats("advantage")
     explicit = "\0group" in batch.columns or "group" in c
     if "\0group" in batch.columns:
-        key = np.array([hash_text(f"{file}#{row}") for row in batch.columns["\0group"]], np.uint64)
+        key = np.array([hash_text(f"{file}#{plan.log.span}#{row}") for row in batch.columns["\0group"]], np.uint64)
         if "prompt" in c:
             key = as_hashes(batch, c["prompt"])
             explicit = "group" in c
@@ -231,8 +168,11 @@ def _columns(batch: Batch, plan: Plan, intake: Intake) -> Responses:
     if "step" in c:
         given = as_floats(batch, c["step"], file, intake)
         known = np.abs(given) < 2**31  # False for NaN
-        for i in np.flatnonzero(~known & ~np.isnan(given)):
-            intake.note(f"{file}, row {batch.row(int(i))}: the step {given[i]:g} is none; taken as {plan.step}")
+        odd = np.flatnonzero(~known)
+        if odd.size and not any(text.startswith(f"{file}: rows whose step") for text in intake.notes):
+            intake.note(
+                f"{file}: rows whose step is missing or no step number (first: row {batch.row(int(odd[0]))}) count as step {plan.step}"
+            )
         step = np.where(known, given, plan.step).astype(np.int32)
     length, unit = _lengths(batch, schema, file, intake)
     answer = None
@@ -256,10 +196,16 @@ def _columns(batch: Batch, plan: Plan, intake: Intake) -> Responses:
     return found if usable.all() else found.take(usable)
 
 
+def _narrow(x: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Single precision; what it cannot hold becomes its largest number."""
+    top = float(np.finfo(np.float32).max)
+    return np.clip(x, -top, top).astype(np.float32)
+
+
 def _lengths(batch: Batch, schema: Schema, file: str, intake: Intake) -> tuple[NDArray[np.int32] | None, str]:
     c = schema.columns
     if "length" in c:
-        return np.nan_to_num(as_floats(batch, c["length"], file, intake)).astype(np.int32), "tokens"
+        return np.clip(np.nan_to_num(as_floats(batch, c["length"], file, intake)), 0, 2**31 - 1).astype(np.int32), "tokens"
     mask = batch.get(c["token_mask"]) if "token_mask" in c else None
     if mask is not None and is_array(mask) and pa.types.is_list(mask.type) and not mask.null_count:
         live = np.concatenate([[0], np.cumsum(np.asarray(mask.flatten().cast(pa.float32())) != 0)])

@@ -141,7 +141,9 @@ def _paths(columns: Mapping[str, Any]) -> dict[str, str]:
     return out
 
 
-def guess_schema(columns: Mapping[str, Any], numeric: Sequence[str] = (), overrides: Mapping[str, str] | None = None) -> Schema:
+def guess_schema(
+    columns: Mapping[str, Any], numeric: Sequence[str] = (), overrides: Mapping[str, str] | None = None, *, complete: bool = False
+) -> Schema:
     """Guess the role of every column by its name.
 
     Parameters
@@ -149,9 +151,12 @@ def guess_schema(columns: Mapping[str, Any], numeric: Sequence[str] = (), overri
     columns : mapping
         ``{name: None or nested mapping of struct fields}``.
     numeric : sequence of str
-        Top-level columns of numbers: in a TRL completions table, whatever number is not known otherwise is a reward function.
+        Top-level columns of numbers: in a TRL completions table, whatever number is not known otherwise is a reward function; elsewhere,
+        without a reward, those named ``*_reward`` or ``reward_*`` are.
     overrides : mapping, optional
-        ``{role: column}`` of the user; wins.
+        ``{role: column}`` of the user; wins.  ``reward`` may be a sum: ``{"reward": "correct+format"}``.
+    complete : bool
+        ``columns`` are all there are (parquet), not those of the first rows (JSON): then a field that is not there is an error.
 
     Raises
     ------
@@ -172,20 +177,31 @@ def guess_schema(columns: Mapping[str, Any], numeric: Sequence[str] = (), overri
                 break
     if "answer" not in chosen and "gold" in chosen and "gts" not in paths and {"answer", "ground_truth"} <= set(paths):
         chosen["gold"], chosen["answer"] = paths["ground_truth"], paths["answer"]
+    summed: tuple[str, ...] = ()
     for role, path in (overrides or {}).items():
-        if path.lower() not in paths and path.split(".")[0].lower() not in paths:
+        terms = path.split("+")
+        if role == "reward" and len(terms) > 1 and path.lower() not in paths and all(t.strip().lower() in paths for t in terms):
+            summed = tuple(paths[t.strip().lower()] for t in terms)
+            chosen.pop("reward", None)
+            continue
+        top = next((name for name in columns if name.lower() == path.split(".")[0].lower()), None)
+        if path.lower() not in paths and (top is None or (complete and isinstance(columns[top], Mapping))):
             raise ValueError(f"map: got {role}={path}; need one of {', '.join(sorted(paths.values()))}; because the file has those columns")
         chosen = {r: p for r, p in chosen.items() if p != path}
         chosen[role] = paths.get(path.lower(), path)
     known = set(paths)
-    schema = Schema(chosen, framework=_framework(known))
-    if schema.framework == "trl" and "reward" not in (overrides or {}):
-        taken = set(chosen.values())
+    schema = Schema(chosen, rewards=summed, framework=_framework(known))
+    if "reward" in (overrides or {}):
+        return schema
+    taken = {path for role, path in chosen.items() if role not in ("passed", "reward")}
+    functions: list[str] = []
+    if schema.framework == "trl":
         functions = [c for c in numeric if c not in taken and c.lower() not in _NOT_A_REWARD and not re.match(r"^(is_|n_|num_)", c)]
-        functions = [chosen["reward"], *functions] if "reward" in chosen else functions
-        if functions:
-            schema = replace(schema, rewards=tuple(functions))
-    return schema
+        if "reward" in chosen and chosen["reward"] not in functions:
+            functions = [chosen["reward"], *functions]
+    elif "reward" not in chosen and "passed" not in chosen:
+        functions = [c for c in numeric if c not in taken and re.search(r"^rewards?_|_rewards?$", c.lower())]
+    return replace(schema, rewards=tuple(functions)) if functions else schema
 
 
 def _framework(known: set[str]) -> str:

@@ -45,6 +45,10 @@ class Intake:
         ``{what: rows or files}``; nothing is dropped without an entry.
     notes : list of str
         Choices made for the reader (which column is what, thresholds, repeated batches).
+    lines : int
+        Lines of text seen, blank ones included.
+    doubts : list of str
+        What these files cannot tell.
     """
 
     files: int = 0
@@ -54,29 +58,43 @@ class Intake:
     problems: list[Problem] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    lines: int = 0
+    doubts: list[str] = field(default_factory=list)
     _shown: Counter[str] = field(default_factory=Counter, repr=False)
 
-    def report(self, file: str, row: int | None, column: str | None, what: str) -> None:
-        """Count one problem, and name it if the file has not filled its share of the list."""
+    def report(self, file: str, row: int | None, column: str | None, what: str, found: str = "") -> None:
+        """Count one problem under ``what``, and name it, with what was ``found``, if the file has not filled its share of the list."""
         self.counts[what] += 1
         self._shown[file] += 1
         if self._shown[file] <= _SHOWN_PER_FILE:
-            self.problems.append(Problem(file, row, column, what))
+            self.problems.append(Problem(file, row, column, f"{what}: {found}" if found else what))
 
     def note(self, text: str) -> None:
         """Say something once."""
         if text not in self.notes:
             self.notes.append(text)
 
+    def doubt(self, text: str) -> None:
+        """Name once what the files cannot tell."""
+        if text not in self.doubts:
+            self.doubts.append(text)
+
     def merge(self, other: Intake) -> None:
         """Add what another reader met."""
         self.files, self.rows, self.used = self.files + other.files, self.rows + other.rows, self.used + other.used
         self.set_aside += other.set_aside
-        self.problems += other.problems
+        shown = Counter(p.file for p in self.problems)
+        for problem in other.problems:
+            shown[problem.file] += 1
+            if shown[problem.file] <= _SHOWN_PER_FILE:
+                self.problems.append(problem)
         self.counts += other.counts
         self._shown += other._shown
+        self.lines += other.lines
         for text in other.notes:
             self.note(text)
+        for text in other.doubts:
+            self.doubt(text)
 
     @property
     def unread(self) -> int:
@@ -86,16 +104,25 @@ class Intake:
 
 @dataclass(frozen=True)
 class LogFile:
-    """One file: its path, its kind and whether the user named it (a file found in a folder may turn out to be no log)."""
+    """One file: its path, its kind and whether the user named it (a file found in a folder may turn out to be no log).
+
+    ``span`` is the piece to read: row groups of a parquet file, bytes of JSON lines; ``None`` is all of it.
+    """
 
     path: str
     kind: str
     named: bool
+    span: tuple[int, int] | None = None
 
     @property
     def size(self) -> int:
         """Bytes on disk."""
         return os.path.getsize(self.path)
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the file is a compressed stream of text."""
+        return self.path.lower().endswith(COMPRESSED)
 
 
 def _kind(path: Path) -> str | None:

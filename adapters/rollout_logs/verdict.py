@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from conformal_core import as_level
 
-from .budgets import BudgetAudit, RuleResult
+from .budgets import BudgetAudit
 from .ledger import LedgerTotals
-from .masks import MaskAudit
+from .mask_audit import MaskAudit
+from .replays import RuleResult
 
 __all__ = ["budget_settings", "budget_unknown", "budget_verdict", "ledger_verdict", "mask_settings", "mask_verdict", "percent"]
 
@@ -145,40 +146,31 @@ def budget_settings(audit: BudgetAudit) -> str:
             "# a fixed group does as well here\n"
             f"num_generations={size}                      # TRL\n# actor_rollout_ref.rollout.n={size}         # verl\n"
         )
-    grid = best.rule.removeprefix("signal ").split("-") if best.family == "signal" else [str(k) for k in audit.grid]
-    shown = f"({', '.join(grid)})"
-    if best.family == "signal":
-        policy = f'SignalBudget(grid={shown}, delta="{audit.delta}", seed=0)'
-        extra = ""
-    elif best.family == "risk control":
-        policy = (
-            f'ConformalBudget(grid={shown}, delta="{audit.delta}", multiplicity="{best.rule}", n_calibration={max(audit.n_calibration, 1)})'
-        )
-        extra = "\n# CGRPOTrainer(..., calibration_dataset=..., answer_fn=..., gold_column=...)"
-    else:
-        rule = best.rule.split()[-1]
-        score = (
-            "FirstSuccess()"
-            if best.family == "first success"
-            else {"inclusive": 'APS("inclusive")', "mass_above": "MassAbove()"}.get(best.rule.split()[0], "APS()")
-        )
-        policy = f'ConformalBudget(grid={shown}, score={score}, delta="{audit.delta}", multiplicity="{rule}")'
-        extra = "\n# CGRPOTrainer(..., calibration_dataset=..., answer_fn=..., gold_column=...)"
-    name = policy.partition("(")[0]
+    outer = best.settings.partition("(")[0]
+    names = [
+        n for n in ("APS", "ConformalBudget", "FirstSuccess", "MassAbove", "SignalBudget", "StreamCalibrated") if f"{n}(" in best.settings
+    ]
+    extra = (
+        ""
+        if outer in ("SignalBudget", "StreamCalibrated")
+        else "\n# CGRPOTrainer(..., calibration_dataset=..., answer_fn=..., gold_column=...)"
+    )
     return (
-        f"from conformal_core import {name}\nfrom conformal_trl import CGRPOConfig, CGRPOTrainer\n\npolicy = {policy}\n"
+        f"from conformal_core import {', '.join(names)}\nfrom conformal_trl import CGRPOConfig, CGRPOTrainer\n\npolicy = {best.settings}\n"
         f"config = CGRPOConfig(num_generations=policy.k_max)\n# CGRPOTrainer(..., config, rollout_policy=policy){extra}\n"
     )
 
 
-def mask_verdict(audit: MaskAudit) -> list[str]:
+def mask_verdict(audit: MaskAudit, gpu_hours: float | None = None) -> list[str]:
     """Sentences, most important first."""
     carm, other = audit.rules[0], next((r for r in audit.rules if r.rule.startswith("GeoMean")), None)
     correct = "" if carm.masked_correct is None else f"; {percent(carm.masked_correct)} of what it rejects was rewarded"
+    spent = "" if gpu_hours is None else f"{carm.rejected_tokens * gpu_hours:,.1f} of {gpu_hours:,.0f} GPU-hours"
+    price = f", about {spent} if hours go with tokens" if spent else ""
     low, high = audit.band
     out = [
         f"{carm.rule} rejects {percent(carm.rejected_share)} of {audit.responses:,} responses ({percent(carm.rejected_tokens)} "
-        f"of their tokens{correct}), "
+        f"of their tokens{price}{correct}), "
         f"and certifies that no response it keeps has more than {percent(carm.certified, 2)} of its tokens outside [{low:g}, {high:g}] "
         f"(worst seen: {percent(carm.worst_kept, 2)})."
     ]
@@ -195,6 +187,16 @@ def mask_verdict(audit: MaskAudit) -> list[str]:
         f"{percent(audit.recommended_reject)} and certifies "
         f"{percent(audit.recommended_bound, 2)}."
     )
+    if audit.recommended_reject > 0.5:
+        floor = (
+            "no response is known to be on-policy, so engine noise cannot be told from drift"
+            if audit.noise is None or not audit.noise.attainable
+            else "and it is no engine noise"
+        )
+        out.append(
+            f"Do not switch that on blindly: it would leave {percent(1 - audit.recommended_reject)} of the responses to train on "
+            f"({floor}). Look at how far engine and trainer are apart first, or allow more with a larger tau."
+        )
     if audit.nonfinite:
         out.append(f"{audit.nonfinite:,} responses hold a log-probability that is not finite; every rule rejects them.")
     if audit.clipped_tokens:
@@ -208,6 +210,7 @@ def mask_settings(audit: MaskAudit) -> str:
     tau = f"{audit.recommended_tau:.6g}"
     return (
         f'# TRL: CGRPOConfig(..., response_mask="carm", response_mask_threshold={tau})\n'
+        f"# verl: +carm=default actor_rollout_ref.actor.policy_loss.tau={tau}\n"
         f"# any loop: keep = carm_core.CARM({tau}).keep(carm_core.log_ratio(current, rollout, mask).z, mask)\n"
     )
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from rollout_logs import audit, demo_logs
 from rollout_logs.cli import app
+from rollout_logs.examples import Example
 from rollout_logs.page import coloured_tokens
-from rollout_logs.tokens import Example
 
 runner = CliRunner()
 
@@ -73,6 +73,84 @@ def test_exit_codes(outcomes, tmp_path):
     assert "1.jsonl, row 1441" in result.output.replace("\n", "")
     run("budgets", outcomes, "--lenient")
     run("--lenient", "--gpu-hours", 3, outcomes)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--gpu-hours", -5],
+        ["--gpu-hours", "nan"],
+        ["--jobs", 0],
+        ["--delta", "abc"],
+        ["--k-max", 1],
+        ["--grid", ""],
+        ["--grid", "4,2"],
+        ["--grid", "2,4", "--k-max", 8],
+        ["--pass-threshold", "nan"],
+        ["--answer", "guess"],
+        ["--calibration-prompts", 0],
+        ["--recalibrate-every", 0],
+        ["--max-groups", 1],
+        ["--fail-above", 7],
+        ["--noise-delta", 3],
+        ["--sweep", "TRM=-1"],
+        ["--sweep", "TRM"],
+        ["--sweep", "XYZ=1"],
+        ["--tau", "nan"],
+        ["--geomean-tau", "0.9"],
+        ["--html", "/nowhere/a.html"],
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_read(outcomes, monkeypatch, wrong):
+    monkeypatch.setattr("rollout_logs.report.plan_files", lambda *a: pytest.fail("read"))
+    if "--answer" in wrong:
+        monkeypatch.undo()
+    result = run(outcomes, *wrong, code=2)
+    assert re.search(r"error: .*: got .*; need .*; because ", result.output.replace("\n", " "))
+
+
+def test_out_must_not_be_a_file(outcomes):
+    assert "need a folder" in run(outcomes, "--out", outcomes, code=2).output
+
+
+def test_nothing_in_common_is_said(outcomes, token_file):
+    assert "nothing in common" in run("compare", outcomes, token_file, code=1).output
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_tables_break_no_number(outcomes, token_file, width):
+    result = runner.invoke(app, [str(outcomes.parent.parent)], env={"COLUMNS": str(width)})
+    lines = result.output.splitlines()
+    report = audit(outcomes.parent.parent)
+    assert f"{report.budgets.waste.rollouts:,}" in result.output
+    table = lines[lines.index(next(x for x in lines if x.startswith("Rules replayed"))) :]
+    row = next(x for x in table if x.startswith("fixed G=8"))
+    assert row.split()[2:4] == ["8.0", "0.0"]
+    assert "policy = SignalBudget" in result.output or "num_generations=" in result.output
+
+
+def test_only_rules_with_a_bound_are_recommended_as_replayed(outcomes):
+    import conformal_core
+
+    found = audit(outcomes).budgets
+    assert not any(r.bounded for r in found.rules if r.rule.startswith(("released", "fixed", "vote")) or r.rule.endswith("per_budget"))
+    assert found.best().bounded
+    for r in found.rules:
+        policy = eval(r.settings, dict(vars(conformal_core)))
+        assert policy.k_max == (int(r.rule.split("=")[1]) if r.family == "fixed" else found.k_max), r.rule
+
+
+def test_a_mask_that_rejects_most_is_not_recommended_blindly(tmp_path, token_rows):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for scale, blind in ((50.0, True), (0.0, False)):
+        rows = [{k: r[k] for k in ("current_logprobs", "rollout_logprobs")} for r in token_rows()]
+        for r in rows:
+            r["current_logprobs"] = [b + scale * (a - b) for a, b in zip(r["current_logprobs"], r["rollout_logprobs"], strict=True)]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+        words = " ".join(audit(tmp_path / "a.parquet", gpu_hours=10).verdict()["masks"])
+        assert ("Do not switch that on blindly" in words) == blind and "of 10 GPU-hours" in words
 
 
 def test_logs_without_groups_claim_nothing(tmp_path, write_jsonl):
@@ -167,6 +245,6 @@ def test_demo_ships_and_answers(tmp_path):
 def test_three_lines_in_a_notebook(outcomes, token_file):
     report = audit(outcomes.parent.parent)
     frames, figures = report.frames(), report.figures()
-    assert set(frames) == {"groups", "rules", "thresholds", "drift", "masks", "pairs", "sweep", "responses"}
+    assert set(frames) == {"groups", "rules", "thresholds", "drift", "masks", "pairs", "sweep", "mask_thresholds", "responses"}
     assert frames["rules"].set_index("rule").loc["fixed G=4", "mean_k"] == 4.0
     assert {"rules", "drift", "sweep", "response-1"} <= set(figures)

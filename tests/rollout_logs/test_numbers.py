@@ -10,17 +10,25 @@ from carm_core import CARM, OPSM, GeoMean, IcePop, log_ratio, mask_report, paire
 from conformal_core import (
     APS,
     ConformalBudget,
+    ConformalVote,
+    FirstSuccess,
     FixedBudget,
+    NestedRollout,
     Outcomes,
     SignalBudget,
+    StreamCalibrated,
     clopper_pearson,
+    conformal_quantile,
     encode_answers,
     k_mix,
     prompt_ids,
     replay,
     uniforms,
+    vote_report,
 )
 from rollout_logs import audit, audit_budgets, audit_masks, budget_grid, load_groups, plan_files
+from rollout_logs.knobs import KNOBS
+from rollout_logs.replays import nested_shares
 
 
 @pytest.fixture
@@ -146,6 +154,75 @@ def test_masks_are_the_rules(token_rows, token_file):
     assert [row[3] for row in found.sweep] == [carm_core.carm_bound(row[0], (0.8, 1.28)) for row in found.sweep]
     for row in found.sweep:
         assert row[1] == carm_core.rejection_curve(scores.d, [row[0]], empty=~live)[0]
+
+
+def test_sweeps_are_the_rules_at_every_threshold(token_rows, token_file):
+    rows = token_rows()
+    current, rollout, mask, _ = by_hand(rows)
+    z = log_ratio(current, rollout, mask).z
+    reward, advantage = (np.array([r[name] for r in rows]) for name in ("reward", "advantage"))
+    found = audit(token_file, masks={"sweeps": {"TRM": (0.001, 0.02)}}).masks.thresholds
+    assert {r.rule for r in found} == set(KNOBS) and {r.threshold for r in found if r.rule == "TRM" and r.how == "swept"} == {0.001, 0.02}
+    live = mask.any(axis=1)
+    for r in found:
+        rule = KNOBS[r.rule].make(r.threshold)
+        assert r.certified == rule.certificate((0.8, 1.28)).p_out
+        if r.rule == "IcePop":
+            assert r.rejected_tokens == pytest.approx(1 - np.count_nonzero(rule.weights(z, mask)) / mask.sum())
+            continue
+        gone = live & ~rule.keep(z, mask, advantage)
+        tie = r.how == "calibrated" and r.rule not in ("CARM", "GeoMean")  # scores are kept in single precision
+        assert r.rejected_share == pytest.approx(gone.sum() / live.sum(), abs=1 / live.sum() if tie else 0), r
+        if not tie:
+            assert r.rejected_tokens == mask[gone].sum() / mask.sum()
+            assert r.masked_correct == (None if not gone.any() else (reward[gone] > 0).mean())
+
+
+def test_calibrated_thresholds_spare_noise_by_each_rules_own_score(token_rows, token_file):
+    rows = token_rows()
+    _, rollout, mask, old = by_hand(rows)
+    scores = response_scores(log_ratio(old, rollout, mask).z, mask)
+    live = scores.length > 0
+    found = {r.rule: r for r in audit(token_file).masks.thresholds if r.how == "calibrated"}
+    expected = {"TRM": scores.max_k2, "TRMMean": scores.mean_k3, "MeanExpAbs": scores.mean_exp_abs - 1, "GeoMean": scores.geomean}
+    expected["SeqMIS"] = scores.g * scores.length
+    for name, values in expected.items():
+        quantile = conformal_quantile(values[live], "0.05").value
+        assert KNOBS[name].edge(found[name].threshold) == pytest.approx(quantile, rel=1e-6), name
+        assert KNOBS[name].edge(found[name].threshold) >= np.float32(quantile) * (1 - 1e-12)
+    assert found["CARM"].threshold == audit(token_file).masks.noise.tau
+
+
+def test_early_nested_and_stream_calibration_cost_what_they_draw(outcome_rows, write_jsonl, tmp_path):
+    rows = outcome_rows(steps=10, prompts=80, size=8)
+    found = audit_budgets(load_groups([str(write_jsonl(tmp_path / "a.jsonl", rows))]), delta="0.2", n_calibration=150)
+    calibration, table = halves(table_of(rows), n_calibration=150)
+    grid = budget_grid(8)
+    draws = [next((k for k in grid if row[:k].any()), 8) for row in calibration.passes]
+    assert found.rule("first_success bonferroni").calibration_rollouts == sum(draws)
+    assert found.rule("randomized bonferroni").calibration_rollouts == 8 * calibration.n
+    nested = found.rule("randomized nested bonferroni")
+    shares = nested_shares(grid, "0.2", calibration.n)
+    assert nested.calibration_rollouts == replay(NestedRollout(grid, shares), calibration).drawn.sum() < 8 * calibration.n
+    stream = found.rule("first_success stream bonferroni")
+    assert stream.calibration_rollouts == 0 and stream.savings_with_calibration == stream.savings[0]
+    inner = ConformalBudget(grid, score=FirstSuccess(), delta="0.2", multiplicity="bonferroni", n_calibration=calibration.n)
+    policy = StreamCalibrated(inner)
+    policy.update(calibration)
+    assert stream.mean_k[0] == replay(policy, table).mean_k
+
+
+def test_votes_report_what_they_bound(logged):
+    rows, path = logged
+    found = audit_budgets(load_groups([path]), delta="0.2")
+    calibration, table = halves(table_of(rows))
+    for loss in ("differs", "worse"):
+        vote = ConformalVote(budget_grid(8), delta="0.2", loss=loss, n_calibration=calibration.n)
+        vote.calibrate(calibration)
+        expected = vote_report(vote, table)
+        result = found.rule(f"vote {loss}")
+        assert result.differs == (expected.differs / expected.n, *expected.differs_interval)
+        assert result.mean_k[0] == expected.mean_k and result.wrong_stops[0] == pytest.approx(1 - expected.right / expected.n)
 
 
 def test_kept_responses_obey_the_certificate(token_file):

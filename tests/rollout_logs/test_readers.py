@@ -290,10 +290,125 @@ def test_processes_read_what_one_reads(tmp_path, write_jsonl, outcome_rows, monk
     for i in range(2):
         write_jsonl(tmp_path / f"{i}.jsonl", outcome_rows(seed=i, steps=2, prompts=10))
     one = load_groups([str(tmp_path)], jobs=1)
-    monkeypatch.setattr("rollout_logs.groups._PARALLEL_FROM", 0)
+    monkeypatch.setattr("rollout_logs.workers._PARALLEL_FROM", 0)
     two = load_groups([str(tmp_path)], jobs=2)
     assert np.array_equal(one.prompt, two.prompt) and np.array_equal(one.solved, two.solved)
     assert one.intake == two.intake
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2"])
+def test_small_streams_that_break_off_keep_what_came_before(tmp_path, outcome_rows, suffix):
+    path = tmp_path / f"a.jsonl{suffix}"
+    rng = np.random.default_rng(0)
+    rows = [row | {"output": rng.bytes(30).hex()} for row in outcome_rows(steps={".zst": 8}.get(suffix, 2), prompts=60)]
+    with pa.output_stream(str(path), compression="detect") as out:
+        out.write(lines(rows).encode())
+    raw = path.read_bytes()
+    path.write_bytes(raw[: len(raw) * 3 // 4])
+    if suffix == ".bz2":  # a bz2 block is all or nothing
+        with pytest.raises(NothingToAudit):
+            audit(path)
+        return
+    groups = load_groups([str(path)])
+    assert 0.4 * len(rows) < groups.responses.n < len(rows)
+    assert any("to the end" in p.what for p in groups.intake.problems)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ("\n".join(["{}"] * 0 + ["hello"] * 5).encode(), "none of its first"),
+        ('{"prompt": "p", "reward": 1}\n'.encode("utf-16"), "not UTF-8"),
+        (b"\n\n\n", "0 rows"),
+        (b"", "0 rows"),
+    ],
+)
+def test_files_that_hold_no_rows_say_why(tmp_path, raw, why):
+    (tmp_path / "a.jsonl").write_bytes(raw)
+    with pytest.raises(NothingToAudit, match=why):
+        audit(tmp_path / "a.jsonl")
+
+
+def pair(**change):
+    return [
+        {"prompt": "p", "completion": "c", "reward": r, "step": 1} | {k: v(r) if callable(v) else v for k, v in change.items()}
+        for r in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [str, lambda r: f" {r}.0 ", bool, lambda r: 10**40 * r, lambda r: -(10**300) * (1 - r), lambda r: [r, 0.5], lambda r: 2 * r - 1],
+)
+def test_rewards_in_any_dress_give_one_verdict(tmp_path, write_jsonl, value):
+    groups = load_groups([str(write_jsonl(tmp_path / "a.jsonl", pair(reward=value)))])
+    assert (groups.solved.tolist(), groups.signal.tolist()) == ([0.5], [True])
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.decimal128(21, 2), pa.float16(), pa.uint8(), pa.dictionary(pa.int8(), pa.float64()), pa.large_string()]
+)
+def test_reward_columns_of_any_type(tmp_path, type_):
+    rewards = pa.array([0, 1])
+    rewards = (
+        rewards.cast(pa.string()).cast(type_)
+        if type_ == pa.large_string()
+        else (rewards.cast(pa.float64()).dictionary_encode() if pa.types.is_dictionary(type_) else rewards.cast(type_))
+    )
+    pq.write_table(pa.table({"prompt": ["p", "p"], "reward": rewards}), tmp_path / "a.parquet")
+    assert load_groups([str(tmp_path)]).solved.tolist() == [0.5]
+
+
+def test_rewards_that_are_no_numbers_are_counted_by_kind(tmp_path, write_jsonl):
+    rows = pair() + [{"prompt": "p", "reward": v} for v in ("a", "b", {"acc": 1.0}, float("inf"), 10**400)]
+    groups = load_groups([str(write_jsonl(tmp_path / "a.jsonl", rows))])
+    assert groups.intake.counts == {"no number": 2, "no number (a struct: name a field, e.g. --map ROLE=reward.acc)": 1, "not finite": 2}
+    assert groups.solved.tolist() == [0.5] and groups.intake.rows == groups.intake.used + groups.intake.unread == 7
+
+
+def test_rewards_of_several_functions_are_summed_as_found_or_as_named(tmp_path, write_jsonl):
+    rows = [{"prompt": "p", "right_reward": r, "format_reward": 1.0, "n": 3} for r in (0.0, 1.0)]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    assert load_groups([str(path)]).responses.reward.tolist() == [1.0, 2.0]
+    named = load_groups([str(path)], parse_map(["reward=right_reward+n"]))
+    assert named.responses.reward.tolist() == [3.0, 4.0]
+    with pytest.raises(ValueError, match=r"map: got reward=right_reward\+nowhere"):
+        load_groups([str(path)], parse_map(["reward=right_reward+nowhere"]))
+
+
+def test_a_trl_reward_function_named_accuracy_is_a_reward_too(tmp_path):
+    columns = {"step": [1, 1], "prompt": ["p", "p"], "completion": ["a", "b"], "accuracy": [0.0, 1.0], "format": [1.0, 0.0]}
+    pq.write_table(pa.table(columns | {"advantage": [0.0, 0.0]}), tmp_path / "a.parquet")
+    groups = load_groups([str(tmp_path)])
+    assert groups.responses.reward.tolist() == [1.0, 1.0] and groups.solved.tolist() == [0.5] and groups.signal.tolist() == [False]
+
+
+def test_a_field_that_a_struct_lacks_is_refused(tmp_path):
+    pq.write_table(pa.Table.from_pylist([{"prompt": "p", "reward": {"acc": 1.0}}]), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"map: got reward=reward\.none; need one of .*reward\.acc"):
+        load_groups([str(tmp_path / "a.parquet")], {"reward": "reward.none"})
+
+
+def test_odd_steps_are_told_once_a_file(tmp_path, write_jsonl):
+    rows = [row | {"step": step} for step in (1e25, None) for row in pair()]
+    notes = load_groups([str(write_jsonl(tmp_path / "a_7.jsonl", rows))]).intake.notes
+    assert len([n for n in notes if "count as step 7" in n and "first: row 1" in n]) == 1
+
+
+def test_runs_in_different_folders_do_not_share_groups_nor_kinds_their_scale(tmp_path, write_jsonl):
+    write_jsonl(tmp_path / "a" / "1.jsonl", pair())
+    write_jsonl(tmp_path / "b" / "1.jsonl", pair())
+    write_jsonl(tmp_path / "b" / "2.jsonl", [{"input": "p", "output": "c", "score": r, "step": 1} for r in (0.0, 100.0)])
+    groups = load_groups([str(tmp_path)])
+    assert (groups.size.tolist(), groups.solved.tolist()) == ([2, 2, 2], [0.5] * 3)
+    assert any("3 kinds or places (2 folders" in note for note in groups.intake.notes)
+    assert len([n for n in groups.intake.notes if n.startswith("passed: reward above")]) == 2
+
+
+def test_rewards_with_many_values_leave_a_doubt(tmp_path, write_jsonl):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "p", "reward": r} for r in (0.0, 0.3, 1.0)])
+    assert any("Which responses are correct" in line for line in audit(path).unknown())
+    assert not any("Which responses are correct" in line for line in audit(write_jsonl(tmp_path / "b.jsonl", pair())).unknown())
 
 
 # -- token-level files ------------------------------------------------------------------------------------------------------
@@ -363,7 +478,7 @@ def test_broken_token_rows_are_named(tmp_path):
         found = audit_masks(plans, intake)
         assert problems(intake) == [
             (2, "current_logprobs", "an empty cell where a list was due"),
-            (3, "current_logprobs", "2 values for 1 in rollout_logprobs"),
+            (3, "current_logprobs", "lists of different lengths: 2 values for 1 in rollout_logprobs"),
         ]
         assert (found.responses, found.empty, found.nonfinite) == (2, 1, 1)
         assert found.rule("CARM 1.02").rejected == 1
