@@ -62,7 +62,6 @@ class MaskedPolicyLoss:
         ratio = log_ratio(log_prob.detach(), old_log_prob, live)
         keep = rule.keep(ratio.z, live, advantages)
         active = live & keep[:, None]
-        safe = torch.isfinite(ratio.z) & live
         loss, _ = compute_policy_loss_vanilla(
             old_log_prob=torch.where(active, _wide(old_log_prob), 0.0),
             log_prob=torch.where(active, _wide(log_prob), 0.0),
@@ -74,7 +73,7 @@ class MaskedPolicyLoss:
         if settings.normalize == "retained":
             loss = loss * _live_per_kept(ratio.length, keep, loss_agg_mode).to(loss.dtype)
         with torch.no_grad():
-            z = torch.where(safe, ratio.z, 0.0)
+            z = torch.where(live & torch.isfinite(ratio.z), ratio.z, 0.0)
             _, metrics = compute_policy_loss_vanilla(
                 old_log_prob=torch.zeros_like(z), log_prob=z, advantages=advantages, response_mask=response_mask,
                 loss_agg_mode=loss_agg_mode, config=_counted(config, live, loss_agg_mode),
@@ -82,7 +81,7 @@ class MaskedPolicyLoss:
             r, low, high = z.exp(), *_band(config)
             positive = torch.where(live, advantages, 0.0).sum(-1) > 0
             found = mask_metrics(
-                ratio, response_scores(ratio.z, live), keep, positive, safe & ((r < low) | (r > high)), live & (old_log_prob != 0)
+                ratio, response_scores(ratio.z, live), keep, positive, live & ((r < low) | (r > high)), live & (old_log_prob != 0)
             )
         self.watch.see(found, settings.inert_after)
         return loss, {**metrics, **found}

@@ -33,7 +33,7 @@ def mask_metrics(ratio: LogRatio, scores: Scores, keep: Tensor, positive: Tensor
         "rejected": rejected.sum(),
         "rejected_tokens": torch.where(rejected, lengths, 0.0).sum(),
         "rejected_positive": (rejected & positive).sum(),
-        "nonfinite": (counted & ratio.nonfinite).sum(),
+        "nonfinite": ratio.nonfinite.sum(),
         "recorded_tokens": recorded.sum(),
         "clipped_tokens": ratio.clipped.sum(),
         "d_mean": torch.where(finite, scores.d, 0.0).sum() / finite.sum().clamp(min=1),

@@ -31,6 +31,7 @@ from carm_verl.checks import SETTINGS
     ),
     ({"engine_logprobs_mode": "raw_logits"}, "need 'processed_logprobs' or 'raw_logprobs'"),
     ({"experimental": 1}, "rollout.nnodes: got 1; need no such key; because verl.experimental"),
+    ({"top_p": 1.5}, "actor_rollout_ref.rollout.top_p: got 1.5"),
     ({"top_p": None}, "actor_rollout_ref.rollout.top_p: got None"),
     ({"calculate_log_probs": None}, "actor_rollout_ref.rollout.calculate_log_probs: got None"),
     ({"use_v1": None}, "trainer.use_v1: got None"),

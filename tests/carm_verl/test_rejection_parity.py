@@ -31,7 +31,7 @@ def verls(z: torch.Tensor, mask: torch.Tensor, option: str, threshold: float | s
     return (kept.sum(-1) > 0) | ~mask.any(-1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(log_ratios(), st.sampled_from([1.0025, 1.005, 1.01, 1.02, 1.03, 1.5]))
 def test_geomean_decides_as_seq_mean_k1(batch: tuple[torch.Tensor, torch.Tensor], tau: float) -> None:
     z, mask = batch
@@ -40,7 +40,7 @@ def test_geomean_decides_as_seq_mean_k1(batch: tuple[torch.Tensor, torch.Tensor]
     assert GeoMean(tau).keep(z, mask).tolist() == verls(z, mask, "seq_mean_k1", tau).tolist()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(log_ratios(), st.sampled_from([0.001, 0.05, 0.3]))
 def test_trm_decides_as_seq_max_k2(batch: tuple[torch.Tensor, torch.Tensor], delta: float) -> None:
     z, mask = batch
