@@ -44,7 +44,7 @@ class Rule:
 
     sets: tuple[str, ...] = ()
     policy: Callable[[int], RolloutPolicy] | None = None
-    minutes: float = 0.8
+    minutes: float = 1.3
     seeds: int = 2
     dataset: str = "GSM8K"
     model: str = "Qwen"
@@ -61,21 +61,25 @@ def _baseline(name: str, *args: Any, **kwargs: Any) -> Rule:
 
         return getattr(baselines, name)(*args, **kwargs, **({"seed": seed} if name in ("AERO", "GRESO") else {}))
 
-    return Rule(policy=make)
+    return Rule(policy=make, minutes=0.8)
 
 
 #: Every variant; the plain ones are named ``MODEL/DATASET``.
 RULES: dict[str, Rule] = {f"{model}/{dataset}": Rule(dataset=dataset, model=model) for model in MODELS for dataset in DATASETS}
 RULES |= {
     "Qwen/GSM8K": Rule(seeds=3),
+    **{
+        name: Rule(dataset=name.split("/")[1], model=name.split("/")[0], seeds=1)
+        for name in ("Qwen/MATH-Algebra", "Gemma/GSM8K", "Gemma/MATH-500")
+    },
     "released": Rule(('budget.rule="released"',), seeds=3),
     "fixed-2": _fixed(2, 0.3, 2),
-    "fixed-8": _fixed(8, 0.4),
-    "fixed-10": _fixed(10, 0.5),
-    "fixed-16": _fixed(16, 0.6),
+    "fixed-8": _fixed(8, 0.5),
+    "fixed-10": _fixed(10, 0.6),
+    "fixed-16": _fixed(16, 0.7),
     "fixed-32": _fixed(32, 1.0),
     "fixed-128": _fixed(128, 3.0, 1),
-    "fixed-16-MATH-500": _fixed(16, 0.6, 2, dataset="MATH-500"),
+    "fixed-16-MATH-500": _fixed(16, 0.7, 2, dataset="MATH-500"),
     "fixed-32-MATH-500": _fixed(32, 1.0, 2, dataset="MATH-500"),
     "GDRO": _baseline("PromptGDRO", 32),
     "AERO": _baseline("AERO", 16, n_max=32),
@@ -85,13 +89,13 @@ RULES |= {
     "delta-0.05": Rule(('budget.delta="0.05"',)),
     "delta-0.20": Rule(('budget.delta="0.20"',)),
     "bonferroni": Rule(('budget.multiplicity="bonferroni"',)),
-    "recalibrate-25": Rule(("budget.recalibrate_every=25",), minutes=0.9),
-    "recalibrate-100": Rule(("budget.recalibrate_every=100",), minutes=0.7),
-    "recalibrate-never": Rule(("budget.recalibrate_every=100000",), minutes=0.7),
+    "recalibrate-25": Rule(("budget.recalibrate_every=25",), minutes=1.8),
+    "recalibrate-100": Rule(("budget.recalibrate_every=100",), minutes=1.1),
+    "recalibrate-never": Rule(("budget.recalibrate_every=100000",), minutes=1.0),
     "grid-coarse": Rule(("budget.grid=[2,8,32]",)),
     "grid-fine": Rule(("budget.grid=[1,2,4,8,16,32]",)),
-    "long": Rule(("update.steps=1000",), minutes=3.0, seeds=1, steps=1000),
-    "long-fixed-32": Rule(('budget.rule="fixed"', "budget.grid=[32]", "update.steps=1000"), minutes=3.5, seeds=1, steps=1000),
+    "long": Rule(("update.steps=1000",), minutes=4.4, seeds=1, steps=1000),
+    "long-fixed-32": Rule(('budget.rule="fixed"', "budget.grid=[32]", "update.steps=1000"), minutes=3.0, seeds=1, steps=1000),
 }
 
 

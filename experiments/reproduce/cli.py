@@ -28,6 +28,7 @@ def add_parser(sub: Any, formatter: Any) -> None:
     c.add_argument("--commands", action="store_true", help="print the paper-scale commands of the items, and stop")
     c.add_argument("--scale", default="small", help=f"{', '.join(SCALES)}: this CPU, the papers' configurations on GPUs, or a test")
     c.add_argument("--out", default=OUT, metavar="DIR", help="folder of runs and reports")
+    c.add_argument("--report", metavar="DIR", help="folder of tables and figures (default: beside the runs)")
     c.add_argument("--jobs", type=int, default=JOBS, help="processes at the same time, one thread each; 0: in this process")
     c.add_argument("--only-write", action="store_true", help="write tables and figures from the runs that exist; run nothing")
     r = sub.add_parser("reproduce-worker")
@@ -50,26 +51,31 @@ def main(args: argparse.Namespace) -> None:
     if args.commands:
         print(commands(chosen, out))
         return
-    reproduce(chosen, out, args.scale, args.jobs, run=not args.only_write, skip="all" in args.items)
+    reproduce(chosen, out, args.scale, args.jobs, run=not args.only_write, skip="all" in args.items, report=args.report)
 
 
-def reproduce(items: list[Item], out: Path, scale: str, jobs: int, *, run: bool = True, skip: bool = False) -> None:
+def reproduce(
+    items: list[Item], out: Path, scale: str, jobs: int, *, run: bool = True, skip: bool = False, report: str | None = None
+) -> None:
     """Run what the items lack, shortest first, and write each as soon as its runs are finished.
 
     ``skip`` leaves out items that are written and lack nothing.
     """
     if run and scale == "paper":
         _check_gpu()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"out: got {out}; need a folder that can be written; because {error.strerror}") from None
+    place = None if report is None else Path(report)
+    for name, folder in (("out", out), ("report", place)):
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{name}: got {folder}; need a folder that can be written; because {error.strerror}") from None
     repair(out, scale, schedule.sources().values())
     needs = {i.id: schedule.wanted(i.needs, scale) for i in items}
     missing = {name: schedule.missing(runs, out) for name, runs in needs.items()}
     ordered = sorted(items, key=lambda i: schedule.minutes(missing[i.id]))
     if skip:
-        ordered = [i for i in ordered if missing[i.id] or not (write.folder_of(i, out, scale) / "table.md").exists()]
+        ordered = [i for i in ordered if missing[i.id] or not (write.folder_of(i, out, scale, place) / "table.md").exists()]
     queue = list(dict.fromkeys(r for i in ordered for r in missing[i.id])) if run else []
     if queue:
         print(f"{len(queue)} runs, about {schedule.minutes(queue, jobs or 1):.0f} min at small scale on {jobs or 1} threads", flush=True)
@@ -77,7 +83,7 @@ def reproduce(items: list[Item], out: Path, scale: str, jobs: int, *, run: bool 
 
     def put(due: list[Item]) -> None:
         for i in due:
-            folder = write.write(i, schedule.records(out, scale, i.needs), out, scale)
+            folder = write.write(i, schedule.records(out, scale, i.needs), out, scale, place)
             written.add(i.id)
             print(f"written: {folder / 'table.md'}", flush=True)
 

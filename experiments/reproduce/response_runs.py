@@ -49,6 +49,15 @@ def _logps(model: Any, ids: Any, mask: Any, width: int) -> Any:
     return torch.log_softmax(logits, -1).gather(2, ids[:, -width:, None])[..., 0]
 
 
+def _scored(model: Any, ids: Any, mask: Any, width: int) -> Any:
+    """`_logps` without a graph, about a thousand tokens at once: logits over a large vocabulary are big."""
+    import torch
+
+    rows = max(1, 1024 // width)
+    with torch.no_grad():
+        return torch.cat([_logps(model, i, m, width) for i, m in zip(ids.split(rows), mask.split(rows), strict=True)])
+
+
 def _replay(
     model: Any, tokenizer: Any, prompts: list[str], tokens: int, chunks: int, lr: float, seed: int, group: int, reward: Any
 ) -> dict[str, Any]:
@@ -69,8 +78,7 @@ def _replay(
     live = (ended - (new == tokenizer.eos_token_id).long()) == 0
     mask = torch.cat([encoded["attention_mask"], live.long()], 1)
     texts = tokenizer.batch_decode(new, skip_special_tokens=True)
-    with torch.no_grad():
-        old = torch.cat([_logps(model, i, m, width) for i, m in zip(ids.split(64), mask.split(64), strict=True)])
+    old = _scored(model, ids, mask, width)
     model.load_state_dict(now)
     rewards = reward(texts)
     advantages = torch.from_numpy(group_advantages(np.asarray(rewards).reshape(-1, group)).reshape(-1).astype(np.float32))
@@ -82,8 +90,7 @@ def _replay(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    with torch.no_grad():
-        current = torch.cat([_logps(model, i, m, width) for i, m in zip(ids.split(64), mask.split(64), strict=True)])
+    current = _scored(model, ids, mask, width)
     z = log_ratio(current.double().numpy(), old.double().numpy(), live.numpy()).z
     return {
         "z": z,

@@ -14,9 +14,9 @@ from .item import Item, Line, Records, lines
 __all__ = ["folder_of", "markdown", "write"]
 
 
-def folder_of(item: Item, out: Path, scale: str) -> Path:
-    """Where the files of an item lie."""
-    return out / scale / item.id
+def folder_of(item: Item, out: Path, scale: str, report: Path | None = None) -> Path:
+    """Where the files of an item lie: beside the runs, or under ``report``."""
+    return (out / scale if report is None else report) / item.id
 
 
 def _digits(value: float, unit: str) -> str:
@@ -55,12 +55,12 @@ def table_csv(table: Sequence[Line]) -> str:
     return buffer.getvalue()
 
 
-def write(item: Item, records: Records, out: Path, scale: str) -> Path:
+def write(item: Item, records: Records, out: Path, scale: str, report: Path | None = None) -> Path:
     """``table.csv``, ``figure.png`` and ``table.md`` of an item from the runs that are finished; returns their folder."""
     table = lines(item, item.build(records))
     wanted = schedule.wanted(item.needs, scale)
     finished = len(wanted) - len(schedule.missing(wanted, out))
-    folder = folder_of(item, out, scale)
+    folder = folder_of(item, out, scale, report)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.csv").write_text(table_csv(table), encoding="utf-8")
     (folder / "table.md").write_text(markdown(item, table, scale, finished, len(wanted)), encoding="utf-8")

@@ -189,6 +189,8 @@ def test_all_writes_every_item_once_and_a_second_call_runs_nothing(instant, tmp_
     first = len(instant)
     assert cli(["reproduce", "all", "--out", str(tmp_path), "--jobs", "0"]) == 0
     assert len(instant) == first
+    assert cli(["reproduce", "carm-table5", "--only-write", "--out", str(tmp_path), "--report", str(tmp_path / "docs")]) == 0
+    assert (tmp_path / "docs" / "carm-table5" / "table.md").exists() and len(instant) == first
     capsys.readouterr()
     assert cli(["reproduce", "--list", "--out", str(tmp_path)]) == 0
     listed = capsys.readouterr().out
@@ -236,6 +238,7 @@ def test_results_of_other_settings_are_not_mixed(instant, tmp_path, capsys):
         ([], r"error: item: got nothing; need some of cgrpo-table1, "),
         (["all", "--scale", "huge"], r"error: scale: got 'huge'; need one of small, paper, tiny; because "),
         (["all", "--jobs", "-1"], r"error: jobs: got -1; need at least 0; because "),
+        (["all", "--report", "/dev/null/x"], r"error: report: got /dev/null/x; need a folder that can be written; because "),
         (["all", "--out", "/dev/null/x"], r"error: out: got /dev/null/x; need a folder that can be written; because "),
     ],
 )
