@@ -73,7 +73,7 @@ class MaskedPolicyLoss:
         if settings.normalize == "retained":
             loss = loss * _live_per_kept(ratio.length, keep, loss_agg_mode).to(loss.dtype)
         with torch.no_grad():
-            z = torch.where(live & torch.isfinite(ratio.z), ratio.z, 0.0)
+            z = torch.where(torch.isfinite(ratio.z), ratio.z, 0.0)
             _, metrics = compute_policy_loss_vanilla(
                 old_log_prob=torch.zeros_like(z), log_prob=z, advantages=advantages, response_mask=response_mask,
                 loss_agg_mode=loss_agg_mode, config=_counted(config, live, loss_agg_mode),

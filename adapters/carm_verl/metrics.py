@@ -23,10 +23,9 @@ def mask_metrics(ratio: LogRatio, scores: Scores, keep: Tensor, positive: Tensor
     """
     counted = ~ratio.empty
     rejected = counted & ~keep
-    accepted = counted & keep
     finite = counted & torch.isfinite(scores.d)
     lengths = ratio.length.double()
-    kept_tokens = torch.where(accepted, lengths, 0.0).sum()
+    kept_tokens = torch.where(keep, lengths, 0.0).sum()
     sums = {
         "responses": counted.sum(),
         "tokens": lengths.sum(),
@@ -39,7 +38,7 @@ def mask_metrics(ratio: LogRatio, scores: Scores, keep: Tensor, positive: Tensor
         "d_mean": torch.where(finite, scores.d, 0.0).sum() / finite.sum().clamp(min=1),
         "d_max": torch.nn.functional.pad(torch.where(finite, scores.d, 0.0), (0, 1)).amax(),
         "g_mean": torch.where(finite, scores.g, 0.0).sum() / finite.sum().clamp(min=1),
-        "kept_out_of_band": (outside & accepted[:, None]).sum() / kept_tokens.clamp(min=1),
+        "kept_out_of_band": (outside & keep[:, None]).sum() / kept_tokens.clamp(min=1),
     }
     values = dict(zip(sums, torch.stack([x.double() for x in sums.values()]).tolist(), strict=True))
     values["rejected_fraction"] = values["rejected"] / max(values["responses"], 1.0)

@@ -277,6 +277,11 @@ def test_a_section_that_is_not_checked_or_was_changed_is_refused() -> None:
         call(actor(changed), *batch(0), MaskedPolicyLoss("carm"))
 
 
+def test_retained_is_refused_where_there_is_no_denominator_whatever_the_section_was_told() -> None:
+    with pytest.raises(ValueError, match="got 'token-sum'; need a mean"):
+        call(actor(policy_loss(normalize="retained"), "token-sum"), *batch(0))
+
+
 def test_an_inert_mask_warns_then_raises(caplog: pytest.LogCaptureFixture) -> None:
     old, new, advantages, mask = batch(0)
     loss, config = MaskedPolicyLoss("carm"), actor(policy_loss(inert_after=3))
@@ -290,6 +295,25 @@ def test_an_inert_mask_warns_then_raises(caplog: pytest.LogCaptureFixture) -> No
     patient = MaskedPolicyLoss("carm")
     for _ in range(5):
         call(actor(policy_loss(inert_after=0)), old, same, advantages, mask, patient)
+
+
+def test_kept_out_of_band_counts_against_the_configured_band() -> None:
+    z = torch.tensor([[0.75, 0.85, 1.25, 1.35, 1.0], [1.0, 0.75, 1.25, 1.25, 1.0]], dtype=torch.float64).log()
+    old, ones = torch.full_like(z, -2.0), torch.ones_like(z)
+    config = actor(policy_loss("no_mask"))
+    _, metrics = call(config, old, (old + z).requires_grad_(), ones, ones.bool())
+    assert metrics["actor/carm/kept_out_of_band"] == pytest.approx(3 / 10)
+    for name, value in (("clip_ratio_low", None), ("clip_ratio_high", None), ("clip_ratio", 0.1)):
+        object.__setattr__(config, name, value)
+    _, metrics = call(config, old, (old + z).requires_grad_(), ones, ones.bool())
+    assert metrics["actor/carm/kept_out_of_band"] == pytest.approx(7 / 10)
+
+
+def test_log_probabilities_of_tool_tokens_do_not_pass_for_the_sampler_s() -> None:
+    old, new, advantages, mask = batch(0)
+    old = torch.where(mask, 0.0, -1.0)
+    _, metrics = call(actor(policy_loss()), old, new, advantages, mask, MaskedPolicyLoss("carm"))
+    assert metrics["actor/carm/recorded_tokens"] == 0 and bool((old != 0).any())
 
 
 def test_missing_rollout_log_probabilities_raise() -> None:
