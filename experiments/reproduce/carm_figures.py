@@ -290,7 +290,7 @@ FIGURE11 = Item(
     "Training on code",
     "response length, entropy and gradient norm of every method",
     (),
-    "SmolLM2-135M with LoRA, one-line functions, 12 optimizer steps, responses run in the sandbox",
+    "SmolLM2-135M with LoRA, one-line functions, 8 optimizer steps, responses run in the sandbox",
     _CODE_NEEDS,
     _CURVES,
     lambda records, lines: figures.curves(records, _PANELS, _CODE_LABELS, "CARM Figure 11", ("grad_norm",)),

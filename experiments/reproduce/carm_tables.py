@@ -136,7 +136,7 @@ TABLE2 = Item(
         for method, vs in _TABLE2.items()
         for column, v in zip((*_CODE, "Average"), vs, strict=True)
     ),
-    "SmolLM2-135M with LoRA, one-line functions, 12 optimizer steps, responses run in the sandbox, 40 test functions x 4 responses: "
+    "SmolLM2-135M with LoRA, one-line functions, 8 optimizer steps, responses run in the sandbox, 30 test functions x 4 responses: "
     "shows that the path works, not which mask is better",
     (*(("masks", f"code/{v}") for v in CHOSEN["9B"].values()), *(("code", v) for v in ("Null", "GeoMean 1.005", "CARM 1.025"))),
     _table2,

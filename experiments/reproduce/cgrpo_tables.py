@@ -77,7 +77,7 @@ TABLE1 = Item(
     "C-GRPO on six benchmarks",
     "p@k with a vote over k responses (code: at least one passes), and responses per training prompt at the end of training",
     _rows("Table 1", _TABLE1),
-    STAND_IN + "; code: SmolLM2 on 40 one-line functions in the sandbox, first-success budgets replayed",
+    STAND_IN + "; code: SmolLM2 on 30 one-line functions in the sandbox, first-success budgets replayed",
     (*(("cgrpo", f"Qwen/{d}") for d in DATASETS), ("cgrpo", "released"), ("code", "start")),
     _table1,
     drawn("C-GRPO Table 1"),

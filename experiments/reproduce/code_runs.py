@@ -18,7 +18,7 @@ from .training import condense
 __all__ = ["SOURCE"]
 
 SIZES = {
-    "small": {"model": "smollm2", "problems": 40, "samples": 16, "tokens": 32, "steps": 12, "n_test": 40},
+    "small": {"model": "smollm2", "problems": 30, "samples": 16, "tokens": 48, "steps": 8, "n_test": 30},
     "tiny": {"model": "embedded", "problems": 4, "samples": 4, "tokens": 4, "steps": 2, "n_test": 4},
 }
 TRAINED = ("Null", "GeoMean 1.005", "CARM 1.025")
@@ -39,7 +39,10 @@ def _sampled(s: dict[str, Any], seed: int) -> dict[str, Any]:
     check = verifier("function")  # refuses before the model is loaded where code cannot be isolated
     rows = load("small_functions", size=s["problems"], seed=seed)
     model, tokenizer = models.load(s["model"])
-    prompts = columns(task("small_functions"), rows, chat=False)["prompt"]
+    chat = s["model"] == "smollm2"
+    prompts = columns(task("small_functions"), rows, chat=chat)["prompt"]
+    if chat:
+        prompts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
     texts = sample_texts(model, tokenizer, prompts, s["samples"], 64, seed, max_new_tokens=s["tokens"])
     scores = check.reward(
         completions=[t for row in texts for t in row], answer=[r.answer for r in rows for _ in range(s["samples"])]
@@ -53,7 +56,7 @@ def _trained(variant: str, s: dict[str, Any], seed: int, folder: Path) -> dict[s
     e = small(override(configs.read(CONFIGS["code"]), mask.sets), s["model"])
     data = replace(e.data, n_test=s["n_test"])
     update = replace(e.update, learning_rate=1e-4, max_tokens=s["tokens"])
-    model = replace(e.model, chat=False, lora=configs.Lora()) if s["model"] == "smollm2" else e.model
+    model = replace(e.model, lora=configs.Lora()) if s["model"] == "smollm2" else e.model
     e = replace(e, model=model, data=data, update=update, evaluation=configs.Evaluation(4, (1, 4), 1.0))
     out = folder / f"code.{variant.replace(' ', '-')}.seed{seed}"
     return condense(train(e, out, max_steps=s["steps"], seed=seed, report=f"reproduce {time.time():.0f}"))
@@ -65,4 +68,4 @@ def settings(scale: str) -> dict[str, Any]:
 
 
 _WHY = "at paper scale these are the runs masks/code/*, and cgrpo/*/HumanEval and cgrpo/*/MBPP"
-SOURCE = Source("code", {"start": Variant(1.5, why=_WHY), **{name: Variant(3.0, why=_WHY) for name in TRAINED}}, settings, run)
+SOURCE = Source("code", {"start": Variant(2.0, why=_WHY), **{name: Variant(3.0, why=_WHY) for name in TRAINED}}, settings, run)

@@ -24,7 +24,7 @@ SIZES = {
         "long_prompts": 16,
         "long_tokens": 256,
         "long_updates": 3,
-        "long_lr": 2e-6,
+        "long_lr": 3e-7,
     },
     "tiny": {"prompts": 8, "group": 4, "updates": 2, "lr": 1e-4, "long_prompts": 2, "long_tokens": 16, "long_updates": 1, "long_lr": 1e-4},
 }
