@@ -32,6 +32,9 @@ def main() -> None:
     parser.add_argument("core", choices=["conformal_core", "carm_core"])
     parser.add_argument("--modules", help="comma-separated; default all")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--share", type=int, default=1, metavar="N", help="try every N-th mutant of a module only; a later run adds the rest"
+    )
     parser.add_argument("--budget", type=float, default=20, help="CPU seconds of tests a mutant may take")
     parser.add_argument("--tools", type=Path, default=STORE, metavar="DIR", help="where cosmic-ray and coverage are installed")
     parser.add_argument("--quiet", action="store_true", help="do not list survivors as they are found")
@@ -62,7 +65,15 @@ def main() -> None:
                 keys = Results.key(found)
                 names[module] = {id(m): key for m, key in zip(found, keys, strict=True)}
                 results[module].known = {k: v for k, v in results[module].known.items() if k in set(keys)}
-                yield module, [m for m, key in zip(found, keys, strict=True) if not results[module].holds(key)]
+                results[module].number = len(found)
+                yield (
+                    module,
+                    [
+                        m
+                        for i, (m, key) in enumerate(zip(found, keys, strict=True))
+                        if i % args.share == 0 and not results[module].holds(key)
+                    ],
+                )
 
         def record(module: str, verdict: Verdict) -> None:
             results[module].record(names[module][id(verdict.mutant)], verdict.mutant, verdict.killer)

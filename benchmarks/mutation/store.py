@@ -34,6 +34,7 @@ class Results:
         self.source = digest(tree, [f"{core}/{module}.py"])
         self.tests = digest(tree, ["tests", core])
         known = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.number = int(known.get("number", 0))  # of mutants, tried or not
         self.known: dict[str, Any] = {k: v for k, v in known.get("mutants", {}).items() if known.get("source") == self.source}
 
     @staticmethod
@@ -68,29 +69,30 @@ class Results:
     def save(self, names: Iterable[str]) -> None:
         self.known = {name: self.known[name] for name in names if name in self.known}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps({"source": self.source, "mutants": self.known}, indent=1) + "\n")
+        self.path.write_text(json.dumps({"source": self.source, "number": self.number, "mutants": self.known}, indent=1) + "\n")
 
 
 def report(root: Path, core: str, results: Sequence[Results], explained: Path) -> None:
     """``docs/mutation_<core>.csv`` and the section of the core in ``docs/mutation.md``."""
     reasons = tomllib.loads(explained.read_text(encoding="utf-8"))["survivor"] if explained.exists() else []
     why = {(e["module"], e["before"], e["after"]): e["why"] for e in reasons}
-    rows, listed, total, alive = [], [], 0, 0
+    rows, listed, number, total, alive = [], [], 0, 0, 0
     for result in results:
         survivors = [m for m in result.known.values() if m["killer"] is None]
-        rows.append([result.module, len(result.known), len(result.known) - len(survivors), len(survivors)])
-        total, alive = total + len(result.known), alive + len(survivors)
+        tried = len(result.known)
+        rows.append([result.module, result.number, tried, tried - len(survivors), len(survivors)])
+        number, total, alive = number + result.number, total + tried, alive + len(survivors)
         for m in survivors:
             reason = why.get((result.module, m["before"], m["after"]), "not explained yet")
             listed.append(f"- `{result.module}`, line {m['line']}: `{m['before']}` -> `{m['after']}`: {reason}")
     with open(root / "docs" / f"mutation_{core}.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["module", "mutants", "killed", "survivors"])
-        writer.writerows([*rows, ["total", total, total - alive, alive]])
+        writer.writerow(["module", "mutants", "tried", "killed", "survivors"])
+        writer.writerows([*rows, ["total", number, total, total - alive, alive]])
     section = [
         f"## {core}",
         "",
-        f"{total - alive} of {total} mutants killed ({(total - alive) / max(total, 1):.1%}), by module in",
+        f"{total - alive} of {total} mutants killed ({(total - alive) / max(total, 1):.1%}), of {number} there are; by module in",
         f"[mutation_{core}.csv](mutation_{core}.csv).  `make mutants CORE={core}`",
         "",
         "Survivors:",
