@@ -67,7 +67,14 @@ def test_the_test_point_is_ranked() -> None:
 
 @pytest.mark.parametrize(
     ("cal", "test", "u"),
-    [([math.nan], [0.1], 0.5), ([0.1], [math.nan], 0.5), ([0.1], [0.1], 1.5), ([0.1], [0.1], math.nan), ([[0.1]], [0.1], 0)],
+    [
+        ([math.nan], [0.1], 0.5),
+        ([0.1], [math.nan], 0.5),
+        ([0.1], [0.1], 1.5),
+        ([0.1], [0.1], -0.5),
+        ([0.1], [0.1], math.nan),
+        ([[0.1]], [0.1], 0),
+    ],
 )
 def test_bad_input_is_refused(cal: list[float], test: list[float], u: float) -> None:
     with pytest.raises(ValueError, match=r"; need .*; because "):
