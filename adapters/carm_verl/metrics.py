@@ -22,7 +22,7 @@ def mask_metrics(ratio: LogRatio, scores: Scores, keep: Tensor, positive: Tensor
         clip band, and with a rollout log-probability that is not 0.
     """
     counted = ~ratio.empty
-    rejected = counted & ~keep
+    rejected = ~keep  # a response without live tokens is kept
     finite = counted & torch.isfinite(scores.d)
     lengths = ratio.length.double()
     kept_tokens = torch.where(keep, lengths, 0.0).sum()

@@ -297,6 +297,30 @@ def test_an_inert_mask_warns_then_raises(caplog: pytest.LogCaptureFixture) -> No
         call(actor(policy_loss(inert_after=0)), old, same, advantages, mask, patient)
 
 
+def test_each_metric_of_a_mixed_batch() -> None:
+    """A drifting response, one without live tokens, one that is not finite, one clipped at 20."""
+    z = torch.tensor([[0.1, -0.3], [9.0, 9.0], [math.nan, 0.0], [-25.0, 0.0]], dtype=torch.float64)
+    mask = torch.tensor([[1, 1], [0, 0], [1, 1], [1, 1]]).bool()
+    old, advantages = torch.full_like(z, -2.0), torch.tensor([[1.0], [1.0], [-1.0], [1.0]], dtype=torch.float64).expand(4, 2)
+    _, metrics = call(actor(policy_loss("carm", tau=1.5)), old, (old + z).requires_grad_(), advantages, mask)
+    found = {key.removeprefix("actor/carm/"): value for key, value in metrics.items() if key.startswith("actor/carm/")}
+    assert found == pytest.approx({
+        "responses": 3, "tokens": 6, "rejected": 2, "rejected_tokens": 4, "rejected_positive": 1, "nonfinite": 1, "recorded_tokens": 6,
+        "clipped_tokens": 1, "d_mean": (0.2 + 10) / 2, "d_max": 10, "g_mean": (-0.1 - 10) / 2, "kept_out_of_band": 1 / 2,
+        "rejected_fraction": 2 / 3, "rejected_token_fraction": 4 / 6,
+    })  # fmt: skip
+
+
+def test_a_response_that_is_not_finite_is_not_inert() -> None:
+    old, _, advantages, mask = batch(0)
+    same = old.clone()
+    same[0, 0] = math.nan
+    loss = MaskedPolicyLoss("carm")
+    for _ in range(3):
+        call(actor(policy_loss(inert_after=2)), old, same.requires_grad_(), advantages, mask, loss)
+    assert loss.watch.inert == 0
+
+
 def test_kept_out_of_band_counts_against_the_configured_band() -> None:
     z = torch.tensor([[0.75, 0.85, 1.25, 1.35, 1.0], [1.0, 0.75, 1.25, 1.25, 1.0]], dtype=torch.float64).log()
     old, ones = torch.full_like(z, -2.0), torch.ones_like(z)
@@ -332,3 +356,19 @@ def test_a_policy_that_does_not_move_is_announced(caplog: pytest.LogCaptureFixtu
         for _ in range(9):
             call(actor(policy_loss()), old, (new.detach() + 1).requires_grad_(), advantages, mask, loss)
     assert caplog.text.count("the policy does not move") == 1
+
+
+def test_one_micro_batch_that_learns_ends_a_row_of_those_that_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    old, new, advantages, mask = batch(0)
+    config, far = actor(policy_loss()), (new.detach() + 1).requires_grad_()
+    with caplog.at_level(logging.WARNING, logger="carm_verl"):
+        empty, silent = MaskedPolicyLoss("carm"), MaskedPolicyLoss("carm")
+        for i in range(15):
+            call(config, old, new if i == 7 else far, advantages, mask, empty)
+        assert "the policy does not move" not in caplog.text
+        call(config, old, far, advantages, mask, empty)
+        assert "the policy does not move" in caplog.text
+    for i in range(15):
+        call(config, old if i == 7 else torch.zeros_like(old), new, advantages, mask, silent)
+    with pytest.raises(RuntimeError, match="got 0 on every response token of 8 consecutive"):
+        call(config, torch.zeros_like(old), new, advantages, mask, silent)
