@@ -86,9 +86,17 @@ def _check_denominator(denominator: Any) -> None:
         check_number("denominator", denominator, lambda count: 0.0 <= count < math.inf, "a finite number >= 0", because)
 
 
-def _check_choice(name: str, value: Any, choices: tuple[str, str], because: str) -> None:
+def check_choice(name: str, value: Any, choices: tuple[str, str], because: str) -> None:
+    """ValueError unless `value` is one of two words."""
     if value not in choices:
         raise ValueError(f"{name}: got {value!r}; need {choices[0]!r} or {choices[1]!r}; because {because}")
+
+
+def check_form(normalize: Any, ratio: Any, aggregate: Any) -> None:
+    """ValueError unless each option of the loss is one of its two words."""
+    check_choice("normalize", normalize, ("fixed", "retained"), "the two losses differ by the kept fraction")
+    check_choice("ratio", ratio, ("token", "sequence"), "a ratio is of a token or of a response")
+    check_choice("aggregate", aggregate, ("token", "sequence"), "the count is of tokens or of responses")
 
 
 def masked_loss(
@@ -135,9 +143,7 @@ def masked_loss(
     >>> round(float(masked_loss(z, A, m, keep, ratio="sequence", aggregate="sequence", clip_low=3e-4, clip_high=4e-4)), 6)
     -0.5002
     """
-    _check_choice("normalize", normalize, ("fixed", "retained"), "the two losses differ by the kept fraction")
-    _check_choice("ratio", ratio, ("token", "sequence"), "a ratio is of a token or of a response")
-    _check_choice("aggregate", aggregate, ("token", "sequence"), "the count is of tokens or of responses")
+    check_form(normalize, ratio, aggregate)
     if advantages is None:
         raise ValueError("advantages: got None; need an array; because the surrogate multiplies ratios by them")
     xp = namespace(z, advantages, token_mask, keep)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from carm_core import Rule, log_ratio, masked_loss
 from carm_core.logratio import NonFinite, check_log_ratio, warn_half
+from carm_core.surrogate import check_form
 
 from .blocks import GuardedRows, block_size, keep_padded
 from .packed import PackedBlocks, PackedRows, check_bounds, packed_live
@@ -149,8 +150,10 @@ def packed_policy_loss(
     dual_clip: float | None = 3.0,
     clip: float = 20.0,
     nonfinite: NonFinite = "reject",
+    ratio: Literal["token", "sequence"] = "token",
+    aggregate: Literal["token", "sequence"] = "token",
 ) -> tuple[Tensor, Tensor]:
-    """`masked_policy_loss` for responses packed on one axis, with token ratios and token counts: (scalar loss, (B,) keep mask).
+    """`masked_policy_loss` for responses packed on one axis: (scalar loss with gradient in `current`, (B,) keep mask).
 
     Args: current, rollout, cu_seqlens, token_mask, advantages: as `packed_keep_mask`. The rest: as `masked_policy_loss`.
 
@@ -162,6 +165,7 @@ def packed_policy_loss(
     >>> round(loss.item(), 4), keep.tolist()
     (-0.6667, [True, False])
     """
+    check_form(normalize, ratio, aggregate)
     flat, flat_rollout, mask = _flatten(current, rollout, token_mask, cu_seqlens)
     _check(flat, flat_rollout, flat if mask is None else mask, rule, clip, nonfinite)
     found = log_ratio(flat, flat_rollout.detach(), packed_live(flat, cu_seqlens, mask), clip=clip, nonfinite=nonfinite)
@@ -171,9 +175,16 @@ def packed_policy_loss(
     keep = rule.keep_rows(rows, advantages)
     tokens = rows.per_token(advantages)
     spread = rows.spread(rows.advantage(advantages)) if tokens is None else tokens
+    z, weights = found.z, rule.weigh_rows(rows, advantages)
+    if ratio == "sequence":
+        z = rows.spread(rows.mean(torch.where(rows.spread(keep) & rows.live, z, 0.0)))
+    if aggregate == "sequence":
+        weights = weights / rows.spread(rows.length).clip(1)
+        counted = rows.length > 0 if normalize == "fixed" else (rows.length > 0) & keep
+        denominator = counted.sum() if denominator is None else denominator
     loss = masked_loss(
-        found.z[:, None], spread[:, None], found.live[:, None], rows.spread(keep), normalize=normalize, denominator=denominator,
-        weights=rule.weigh_rows(rows, advantages)[:, None], clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip,
+        z[:, None], spread[:, None], found.live[:, None], rows.spread(keep), normalize=normalize, denominator=denominator,
+        weights=weights[:, None], clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip,
     )  # fmt: skip
     return loss, keep
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
@@ -35,7 +36,7 @@ def everything(rule, ratio):
         loss, keep = masked_policy_loss(current, rollout, mask, advantages, rule, ratio=ratio)
         cu = torch.arange(mask.shape[0] + 1) * mask.shape[1]
         flat = current.reshape(-1), rollout.reshape(-1), cu
-        packed, packed_keep = packed_policy_loss(*flat, advantages, rule, token_mask=mask.reshape(-1))
+        packed, packed_keep = packed_policy_loss(*flat, advantages, rule, token_mask=mask.reshape(-1), ratio=ratio, aggregate=ratio)
         count = global_denominator(mask, keep)
         also = keep_mask(current, rollout, mask, rule, advantages), packed_keep_mask(*flat, rule, advantages, token_mask=mask.reshape(-1))
         return loss, packed, count, keep, packed_keep, *also
@@ -63,24 +64,6 @@ def test_other_lengths_and_batch_sizes_do_not_compile_again(rule):
     assert counter.frame_count == 1
 
 
-def check_inductor(rule, dtype, rows=4, width=300):
-    current, rollout, mask, a = (x.to(dtype) if x.is_floating_point() else x for x in batch(rows, width))
-    step = torch.compile(everything(rule, "token"), fullgraph=True)
-    x = current.clone().requires_grad_()
-    compiled = step(x, rollout, mask, a)
-    compiled[0].backward()
-    y = current.clone().requires_grad_()
-    eager = everything(rule, "token")(y, rollout, mask, a)
-    eager[0].backward()
-    z = log_ratio(current.double().numpy(), rollout.double().numpy(), mask.numpy()).z
-    numpy_keep = rule.keep(z, mask.numpy(), a.double().numpy()).tolist()
-    for keeps in (compiled[3:], eager[3:]):
-        assert [k.tolist() for k in keeps] == [numpy_keep] * 4
-    torch.testing.assert_close(compiled[0], eager[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(x.grad, y.grad, rtol=1e-5, atol=1e-7)
-    assert torch.isfinite(x.grad).all() and (x.grad[mask == 0] == 0).all()
-
-
 def test_inductor_masks_like_numpy():
     current, rollout, mask, _ = batch(4, 300)
     compiled = torch.compile(lambda c, r, m: keep_mask(c, r, m, CARM(1.02)), fullgraph=True)
@@ -88,11 +71,44 @@ def test_inductor_masks_like_numpy():
     assert compiled(current, rollout, mask).tolist() == CARM(1.02).keep(z, mask.numpy()).tolist()
 
 
+def in_dtype(inputs, dtype):
+    return [x.to(dtype) if x.is_floating_point() else x for x in inputs]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_inductor_agrees_with_eager_and_with_numpy_for_every_rule(rule, dtype):
-    check_inductor(rule, dtype)
+@pytest.mark.parametrize(
+    ("rule", "dtype"),
+    [(rule, torch.float32) for rule in RULES] + [(rule, torch.float64) for rule in (CARM(1.02), OPSM(0.01), IcePop())],
+    ids=str,
+)
+def test_inductor_decides_and_weighs_like_eager_and_like_numpy(rule, dtype):
+    def step(current, rollout, mask, a):
+        found = log_ratio(current, rollout, mask)
+        flat = current.reshape(-1), rollout.reshape(-1), torch.arange(mask.shape[0] + 1) * mask.shape[1]
+        packed = packed_keep_mask(*flat, rule, a, token_mask=mask.reshape(-1))
+        return keep_mask(current, rollout, mask, rule, a), packed, rule.weights(found.z, found.live, a)
+
+    inputs = in_dtype(batch(4, 300), dtype)
+    current, rollout, mask, a = (x.double().numpy() for x in inputs)
+    z = log_ratio(current, rollout, mask).z
+    for keep, packed, weights in (torch.compile(step, fullgraph=True)(*inputs), step(*inputs)):
+        assert keep.tolist() == packed.tolist() == rule.keep(z, mask, a).tolist()
+        np.testing.assert_allclose(weights, rule.weights(z, mask, a), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "dtype"), [(CARM(1.02), torch.float32), (CARM(1.02), torch.float64), (IcePop(), torch.float32)], ids=str)
+def test_inductor_gives_the_losses_and_gradients_of_eager(rule, dtype):
+    current, *rest = in_dtype(batch(4, 300), dtype)
+    step = everything(rule, "token")
+    x, y = current.clone().requires_grad_(), current.clone().requires_grad_()
+    compiled, eager = torch.compile(step, fullgraph=True)(x, *rest), step(y, *rest)
+    for found in (compiled, eager):
+        (found[0] + found[1]).backward()
+    for got, want in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(x.grad, y.grad, rtol=1e-5, atol=1e-7)
+    assert torch.isfinite(x.grad).all() and (x.grad[rest[1] == 0] == 0).all()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_strategies import RULES, alone, few, padded_batches
 
-from carm_core import CARM, OPSM, TRM, GeoMean, NoMask, TRMMean
+from carm_core import CARM, OPSM, TRM, GeoMean, IcePop, NoMask, TRMMean
 from carm_torch import blocks, keep_mask, masked_policy_loss, packed_keep_mask, packed_policy_loss
 
 SIGNED = [make(x, conditioning="negative") for make, x in ((CARM, 1.02), (GeoMean, 1.02), (TRM, 0.05), (TRMMean, 0.001))] + [OPSM(0.01)]
@@ -145,3 +145,36 @@ def test_boundaries_are_integers_on_one_axis(bad, got):
     ):
         with pytest.raises(ValueError, match=rf"^cu_seqlens: got {got}; need a \(B \+ 1,\) integer tensor; because it holds the bound"):
             call(bad)
+
+
+@few
+@given(padded_batches(), st.integers(0, 3), st.sampled_from(["reject", "drop"]), st.sampled_from([math.nan, 1e4, None]), st.booleans())
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+@pytest.mark.parametrize("aggregate", ["token", "sequence"])
+@pytest.mark.parametrize("normalize", ["fixed", "retained"])
+@pytest.mark.parametrize("rule", [CARM(1.02), IcePop(), OPSM(0.01)], ids=repr)
+def test_packed_losses_and_gradients_equal_padded_ones(rule, normalize, aggregate, ratio, batch, tail, nonfinite, poison, counted):
+    _, current, rollout, mask, a = batch
+    first = (mask != 0) & ((mask != 0).cumsum(1) == 1)
+    if poison is not None:
+        current = torch.where(first, poison, current)
+    options = dict(
+        normalize=normalize, aggregate=aggregate, ratio=ratio, nonfinite=nonfinite, clip_low=3e-4, clip_high=4e-4, dual_clip=1.5,
+        denominator=torch.tensor(2.5) if counted else None,
+    )  # fmt: skip
+    x, flat = current.clone().requires_grad_(), torch.nn.functional.pad(current.reshape(-1), (0, tail), value=math.nan).requires_grad_()
+    old, marks = (torch.nn.functional.pad(y.reshape(-1), (0, tail), value=1) for y in (rollout, mask))
+    want, keep = masked_policy_loss(x, rollout, mask, a, rule, **options)
+    got, packed_keep = packed_policy_loss(flat, old, torch.arange(mask.shape[0] + 1) * mask.shape[1], a, rule, token_mask=marks, **options)
+    (want + got).backward()
+    assert packed_keep.tolist() == keep.tolist()
+    torch.testing.assert_close(got, want, rtol=2e-6, atol=1e-7)
+    torch.testing.assert_close(flat.grad[: x.numel()].reshape(x.shape), x.grad, rtol=1e-5, atol=1e-7)
+    assert (flat.grad[x.numel() :] == 0).all() and (x.grad[~keep] == 0).all()
+
+
+def test_words_of_the_packed_loss_are_checked():
+    two, cu = torch.zeros(2), torch.tensor([0, 2])
+    for name in ("normalize", "ratio", "aggregate"):
+        with pytest.raises(ValueError, match=rf"^{name}: got 'x'; need '\w+' or '\w+'; because "):
+            packed_policy_loss(two, two, cu, torch.ones(1), CARM(1.02), **{name: "x"})
