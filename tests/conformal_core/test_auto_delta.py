@@ -118,3 +118,17 @@ def test_stratified_split_is_uniform_within_a_stratum():
 def test_strata_of_another_length_are_refused():
     with pytest.raises(ValueError, match=r"^strata: got .*; need .*; because "):
         disjoint_split(4, seed=0, strata=[0, 1])
+
+
+def test_equal_bounds_leave_one_level():
+    assert auto_delta(1, 2, delta_min="0.3", delta_max="0.3") == Fraction(3, 10)
+
+
+def test_a_float_is_the_nearest_rational_of_denominator_up_to_a_million():
+    for epsilon, exact in ((1 / 999_983, Fraction(1, 999_983)), (1 / 1_000_003, Fraction(1, 10**6))):
+        assert auto_delta(1, 2, epsilon=epsilon) == Fraction(1, 2) + exact
+
+
+def test_a_negative_number_of_prompts_is_refused_as_a_count():
+    with pytest.raises(ValueError, match="n: got -1; need an integer >= 0"):
+        disjoint_split(-1, seed=0)

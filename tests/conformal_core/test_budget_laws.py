@@ -61,3 +61,7 @@ def test_refusals() -> None:
     ):
         with pytest.raises(ValueError, match=rf"^{name}: got .*; need .*; because "):
             call()
+
+
+def test_a_float_parameter_is_its_shortest_decimal() -> None:
+    assert first_success_cdf(2, 0.1, "0.3") == first_success_cdf(2, "1/10", 0.3) == 1 - Fraction(3, 4) * Fraction(13, 14)
