@@ -1,7 +1,8 @@
 """rollout-audit: throughput and memory on large logs, and the script that recorded the demo log.
 
-python -m benchmarks.rollout_logs throughput --responses 10000000     # one line a figure
-python -m benchmarks.rollout_logs throughput --tokens 1000000000
+python -m benchmarks.rollout_logs throughput --responses 10000000                # a line a size: rate, CPU seconds, peak memory
+python -m benchmarks.rollout_logs throughput --tokens 20000000 --scales 1 2 4    # linear? CPU seconds tell, whatever else runs
+python -m benchmarks.rollout_logs throughput --tokens 1000000000 --folder /big   # the full size; it says first how long that takes
 python -m benchmarks.rollout_logs demo-log                            # trains the embedded model, writes adapters/rollout_logs/data
 """
 
@@ -87,35 +88,54 @@ def write_tokens(folder: Path, tokens: int, files: int, length: int = 1000) -> N
 
 
 MEASURE = """
-import json, resource, sys, time
+import json, os, resource, sys, time
+
+def peak():  # of this program alone: ru_maxrss also counts what its parent held when it was started
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
 from rollout_logs import audit
-base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-start = time.perf_counter()
+import rollout_logs.figures
+base, start = peak(), time.perf_counter()
 report = audit(sys.argv[1], what=(sys.argv[2],), jobs=int(sys.argv[3]) or None)
 seconds = time.perf_counter() - start
 units = report.masks.tokens if report.masks is not None else report.budgets.waste.rollouts
-own, child = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-print(json.dumps([units, seconds, base / 1024, own, child]))
+cpu = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+print(json.dumps([units, seconds, cpu, base, peak(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024]))
 """
+#: Responses or tokens a CPU second, writing the logs included: for an estimate beforehand.
+RATES = {"parquet": 300_000, "jsonl": 45_000, "tokens": 2_500_000}
+
+
+def estimate(units: int, kind: str) -> float:
+    """Minutes for ``units`` responses or tokens on one core."""
+    return units / RATES[kind] / 60
 
 
 def throughput(args: argparse.Namespace) -> None:
-    """Write logs, audit them in a fresh process, print rows (tokens) per second and the peak of its memory."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if args.tokens:
-            write_tokens(folder, args.tokens, args.files)
-        else:
-            write_outcomes(folder, args.responses, args.files, kind=args.kind)
-        size = sum(p.stat().st_size for p in folder.iterdir())
-        what = "masks" if args.tokens else "budgets"
-        command = [sys.executable, "-c", MEASURE, name, what, str(args.jobs or 0)]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        units, seconds, base, own, child = json.loads(told.splitlines()[-1])
+    """Write logs, audit them in a fresh process, print rows (tokens) per second and per CPU second, and the peak of its memory."""
+    for scale in args.scales:
+        units, kind = int((args.tokens or args.responses) * scale), "tokens" if args.tokens else args.kind
         print(
-            f"{'tokens' if args.tokens else args.kind + ' responses'}: {units:,} in {seconds:.1f} s, {units / seconds:,.0f}/s, "
-            f"{size / 2**20:,.0f} MiB on disk, peak {own:,.0f} MiB (imports {base:,.0f}), largest worker {child:,.0f} MiB, "
-            f"{args.files} files, jobs {args.jobs or 'cores'}"
+            f"{units:,} {'tokens' if args.tokens else args.kind + ' responses'}: about {estimate(units, kind):.1f} CPU minutes ...",
+            flush=True,
+        )
+        with tempfile.TemporaryDirectory(dir=args.folder) as name:
+            folder = Path(name)
+            if args.tokens:
+                write_tokens(folder, units, args.files, args.length)
+            else:
+                write_outcomes(folder, units, args.files, kind=args.kind)
+            size = sum(p.stat().st_size for p in folder.iterdir())
+            command = [sys.executable, "-c", MEASURE, name, "masks" if args.tokens else "budgets", str(args.jobs or 0)]
+            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        units, seconds, cpu, base, own, child = json.loads(told.splitlines()[-1])
+        what = "tokens" if args.tokens else args.kind + " responses"
+        print(
+            f"{what}: {units:,} in {seconds:.1f} s, {units / seconds:,.0f}/s; {cpu:.1f} CPU s, "
+            f"{units / cpu:,.0f} per CPU s; {size / 2**20:,.0f} MiB on disk; peak {own:,.0f} MiB (imports {base:,.0f}), largest worker "
+            f"{child:,.0f} MiB; {args.files} files, jobs {args.jobs or 'cores'}",
+            flush=True,
         )
 
 
@@ -235,6 +255,9 @@ def main(argv: list[str] | None = None) -> None:
     speed.add_argument("--files", type=int, default=10)
     speed.add_argument("--kind", choices=("parquet", "jsonl"), default="parquet")
     speed.add_argument("--jobs", type=int, default=None)
+    speed.add_argument("--length", type=int, default=1000, help="mean tokens of a response")
+    speed.add_argument("--scales", type=float, nargs="+", default=[1.0], help="multiples of the size, e.g. 0.25 0.5 1: is the cost linear?")
+    speed.add_argument("--folder", default=None, help="where the logs are written (10^9 tokens take 8 GB)")
     speed.set_defaults(run=throughput)
     demo = commands.add_parser("demo-log")
     demo.add_argument("--steps", type=int, default=40)

@@ -84,7 +84,7 @@ def check_settings(
     grid: Sequence[int] | None = None,
     n_calibration: int = 200,
     recalibrate_every: int = 50,
-    max_groups: int = 200_000,
+    max_groups: int = 50_000,
     **_: Any,
 ) -> None:
     """``ValueError`` for settings of :func:`audit_budgets` that are out of range, before anything is read."""
@@ -107,7 +107,7 @@ def audit_budgets(
     grid: Sequence[int] | None = None,
     n_calibration: int = 200,
     recalibrate_every: int = 50,
-    max_groups: int = 200_000,
+    max_groups: int = 50_000,
     windows: int = 6,
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,

@@ -44,8 +44,8 @@ def group_responses(r: Responses, intake: Intake, pass_threshold: float | None =
     first = starts[:-1] if order is None else order[starts[:-1]]
     passes = _verdicts(r, pass_threshold, kinds, intake)
 
-    def reduce(op: Any, values: Any) -> Any:
-        return op.reduceat(values if order is None else values[order], starts[:-1])
+    def reduce(op: Any, values: Any, dtype: Any = None) -> Any:
+        return op.reduceat(values if order is None else values[order], starts[:-1], dtype=dtype)
 
     size = np.diff(starts).astype(np.int32)
     if r.advantage is not None and not np.isnan(r.advantage).any():
@@ -62,8 +62,8 @@ def group_responses(r: Responses, intake: Intake, pass_threshold: float | None =
         step=r.step[first],
         size=size,
         signal=np.asarray(signal, np.bool_),
-        solved=reduce(np.add, passes.astype(np.int32)) / size,
-        tokens=None if r.length is None else reduce(np.add, r.length.astype(np.int64)).astype(np.float64),
+        solved=reduce(np.add, passes, np.int32) / size,
+        tokens=None if r.length is None else reduce(np.add, r.length, np.int64).astype(np.float64),
         starts=starts,
         order=order,
         responses=r,
@@ -99,9 +99,12 @@ def _threshold(passed: Any, reward: Any, advantage: Any, given: float | None, in
     threshold = given
     if threshold is None:
         low, high = float(np.nanmin(verdict)), float(np.nanmax(verdict))
+        near, far = _bulk(verdict)
+        beyond = "" if not near < far or (near, far) == (low, high) else f", where all but a few of [{low:g}, {high:g}] lie"
+        low, high = (near, far) if near < far else (low, high)
         threshold = (low + high) / 2 if high > low else 0.0 if high != 0.0 else 0.5
         what = "reward" if reward is not None else "advantage" if passed is None else "passed"
-        intake.note(f"passed: {what} above {threshold:g}, the middle of [{low:g}, {high:g}] (--pass-threshold){whose}")
+        intake.note(f"passed: {what} above {threshold:g}, the middle of [{low:g}, {high:g}]{beyond} (--pass-threshold){whose}")
         if what == "advantage":
             intake.note(f"no rewards: a group without spread in its advantages cannot be told solved from unsolved{whose}")
         elif what == "reward" and _many_values(verdict):
@@ -112,6 +115,15 @@ def _threshold(passed: Any, reward: Any, advantage: Any, given: float | None, in
     if passed is not None and given is None:
         passes = np.where(np.isnan(passed), passes, passed >= 0.5)
     return passes
+
+
+def _bulk(x: NDArray[np.float32]) -> tuple[float, float]:
+    """The 1 % and 99 % quantiles of at most 100,000 of the values, so that a stray reward moves no threshold."""
+    rows = np.arange(x.size) if x.size <= 100_000 else np.random.default_rng(0).integers(0, x.size, 100_000)
+    known = np.sort(x[rows][~np.isnan(x[rows])])
+    if not known.size:
+        return 0.0, 0.0
+    return float(known[int(0.01 * known.size)]), float(known[known.size - 1 - int(0.01 * known.size)])
 
 
 def _many_values(x: NDArray[np.float32]) -> bool:

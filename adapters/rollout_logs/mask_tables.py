@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from .knobs import SweepRow
 from .mask_audit import MaskAudit
 from .tables import Table, percents
 
@@ -10,6 +13,19 @@ __all__ = ["mask_tables"]
 
 def _certified(x: float) -> str:
     return "none" if x >= 1 else f"≤ {100 * x:.2f}"
+
+
+def _telling(rows: Sequence[SweepRow]) -> tuple[int, ...]:
+    """The calibrated thresholds; where nothing is known to be on-policy, of each rule the tightest that rejects at most a tenth."""
+    calibrated = tuple(i for i, r in enumerate(rows) if r.how == "calibrated")
+    if calibrated:
+        return calibrated
+    chosen: dict[str, int] = {}
+    for i, r in enumerate(rows):
+        share = r.rejected_tokens if r.rejected_share is None else r.rejected_share
+        if share <= 0.1:
+            chosen.setdefault(r.rule, i)
+    return tuple(sorted(chosen.values()))
 
 
 def mask_tables(audit: MaskAudit) -> dict[str, Table]:
@@ -88,8 +104,9 @@ def mask_tables(audit: MaskAudit) -> dict[str, Table]:
                 )
                 for r in audit.thresholds
             ),
-            tuple(i for i, r in enumerate(audit.thresholds) if r.how == "calibrated"),
-            "* calibrated: the conformal quantile of the rule's own score over on-policy responses, which spares engine noise. IcePop "
+            _telling(audit.thresholds),
+            "* calibrated: the conformal quantile of the rule's own score over on-policy responses, which spares engine noise; without "
+            "on-policy responses, of each rule the tightest threshold that rejects at most 10 % is shown. IcePop "
             "keeps tokens with a ratio in [1 / threshold, threshold]. --sweep RULE=NUMBER,NUMBER sets the thresholds.",
         ),
         "responses": Table(

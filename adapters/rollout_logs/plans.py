@@ -85,8 +85,13 @@ def plan_file(log: LogFile, overrides: Mapping[str, str], intake: Intake, answer
         else:
             intake.set_aside.append(f"{log.path}: {what}")
         return None
-    digits = re.findall(r"\d+", Path(log.path).name.split(".")[0])
-    return Plan(log, schema, _answer_rule(log, schema, answer), int(digits[-1][-9:]) if digits else 0)
+    return Plan(log, schema, _answer_rule(log, schema, answer), _step_of(Path(log.path)))
+
+
+def _step_of(path: Path) -> int:
+    """The last number in the file's name, else that of a folder like ``step_12``, else 0."""
+    digits = re.findall(r"\d+", path.name.split(".")[0]) or re.findall(r"(?:step|iter|iteration)s?[_-]?(\d+)$", path.parent.name.lower())
+    return int(digits[-1][-9:]) if digits else 0
 
 
 def _only_if_present(path: str, columns: Mapping[str, Any], log: LogFile) -> bool:

@@ -21,6 +21,7 @@ from .tensors import npz_batches, npz_columns, safetensors_batches, safetensors_
 __all__ = ["Batch", "Unreadable", "columns_of", "read_batches"]
 
 ROWS = 8192
+BATCH = 8 << 20
 _JSON_ARRAY_LIMIT = 256 << 20
 
 
@@ -179,13 +180,21 @@ def read_batches(log: LogFile, needed: Sequence[str], intake: Intake) -> Iterato
 
 def _parquet(log: LogFile, needed: Sequence[str]) -> Iterator[Batch]:
     with pq.ParquetFile(log.path, memory_map=False, buffer_size=1 << 16) as file:
-        have = set(file.schema_arrow.names)
+        columns = [n for n in needed if n in file.schema_arrow.names]
         start, end = log.span or (0, file.num_row_groups)
         first = 1 + sum(file.metadata.row_group(i).num_rows for i in range(start))
         for group in range(start, end):  # a row group at a time, so that no read-ahead holds several
-            for batch in file.iter_batches(ROWS, row_groups=[group], columns=[n for n in needed if n in have], use_threads=False):
+            rows = _rows(file.metadata.row_group(group), columns)
+            for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
                 yield Batch(first, batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True)))
                 first += batch.num_rows
+
+
+def _rows(group: pq.RowGroupMetaData, needed: Sequence[str]) -> int:
+    """Rows of a batch: a few MiB of the columns needed, however long the responses."""
+    columns = (group.column(i) for i in range(group.num_columns))
+    size = sum(c.total_uncompressed_size for c in columns if c.path_in_schema.split(".")[0] in needed)
+    return min(ROWS, max(16, BATCH * group.num_rows // max(size, 1)))
 
 
 def _jsonl(log: LogFile, needed: Sequence[str], intake: Intake) -> Iterator[Batch]:

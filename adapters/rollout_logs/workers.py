@@ -176,6 +176,10 @@ def _in_workers(work: Callable[[Any], Any], plans: Sequence[Any], jobs: int) -> 
                 told = True
                 warnings.warn(f"read in one process: the work cannot be handed to another ({found})", UserWarning, stacklevel=2)
             yield (plan, *(work(plan) if how == "unknown" else found))
+    except BaseException:
+        for worker in workers:
+            worker.process.kill()
+        raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:

@@ -9,7 +9,24 @@ import pytest
 
 from rollout_logs import NothingToAudit, audit
 
-JUNK = [None, float("nan"), float("inf"), "x", "", [], [1, "a"], [None, 1.0], [[1.0]], {}, {"z": 1}, True, -1, 10**30, "2024-01-01"]
+JUNK = [
+    None,
+    float("nan"),
+    float("inf"),
+    "x",
+    "",
+    [],
+    [1, "a"],
+    [None, 1.0],
+    [[1.0]],
+    {},
+    {"z": 1},
+    True,
+    -1,
+    10**30,
+    10**400,
+    "2024-01-01",
+]
 
 
 def outcome_rows(rng):

@@ -405,6 +405,22 @@ def test_runs_in_different_folders_do_not_share_groups_nor_kinds_their_scale(tmp
     assert len([n for n in groups.intake.notes if n.startswith("passed: reward above")]) == 2
 
 
+def test_stray_rewards_move_no_threshold(tmp_path, write_jsonl):
+    rows = [{"prompt": f"p{i // 4}", "reward": float(i % 4 == 0)} for i in range(800)]
+    rows[1]["reward"], rows[2]["reward"] = -1000.0, 1e30
+    groups = load_groups([str(write_jsonl(tmp_path / "a.jsonl", rows))])
+    assert groups.passes.sum() == 201
+    assert any("above 0.5, the middle of [0, 1], where all but a few of [-1000, 1e+30] lie" in n for n in groups.intake.notes)
+    rare = [{"prompt": f"p{i // 4}", "reward": float(i == 0)} for i in range(800)]
+    assert load_groups([str(write_jsonl(tmp_path / "b.jsonl", rare))]).passes.sum() == 1
+
+
+def test_steps_may_be_folders(tmp_path, write_jsonl):
+    for step in (3, 12):
+        write_jsonl(tmp_path / f"step_{step}" / "rollouts.jsonl", [{"prompt": "p", "reward": r} for r in (0, 1)])
+    assert load_groups([str(tmp_path)]).step.tolist() == [3, 12]
+
+
 def test_rewards_with_many_values_leave_a_doubt(tmp_path, write_jsonl):
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "p", "reward": r} for r in (0.0, 0.3, 1.0)])
     assert any("Which responses are correct" in line for line in audit(path).unknown())
