@@ -75,12 +75,17 @@ class Coverage:
     failing: list[str] = field(default_factory=list)
 
     def covering(self, module: str, span: tuple[int, int] | None) -> list[str]:
-        """Tests that execute a line of the span, or of the module for a change outside of functions."""
-        wanted = None if span is None else set(range(span[0], span[1] + 1))
-        found = (
-            test for test, modules in self.lines.items() if module in modules and (wanted is None or not wanted.isdisjoint(modules[module]))
-        )
-        return [test for test in found if test not in self.failing]
+        """Tests that execute a line of the span.
+
+        For a change outside of functions: a line of the module, or none of the core (tests of names and defaults).
+        """
+
+        def reads(modules: dict[str, list[int]]) -> bool:
+            if span is None:
+                return module in modules or not modules
+            return any(span[0] <= line <= span[1] for line in modules.get(module, ()))
+
+        return [test for test in self.cost if test not in self.failing and reads(self.lines.get(test, {}))]
 
 
 @dataclass
