@@ -340,3 +340,13 @@ def test_joint_rules_save_more_than_bonferroni_where_budgets_agree():
         policy.calibrate(population(120, 1, law=(4.0, 1.0)))
         saved[rule] = replay(policy, table).savings
     assert saved["max_rank"] > saved["bonferroni"] and saved["max_score"] > saved["bonferroni"]
+
+
+def test_audit_reads_only_the_responses_the_stop_saw():
+    """Without gold, an answer accepted only after the stop was not known to be right at the stop; a stop at one response counts."""
+    for grid in ((1, 2, 4), (2, 4)):
+        policy = ConformalBudget(grid, score=MassAbove(), delta="0.5", n_calibration=9)
+        policy.stop_rule = rule((0.5,) * len(grid), grid)
+        accepted = np.arange(4) >= grid[0]
+        table = Outcomes([1, 2], np.array([accepted, ~accepted]), codes=np.zeros((2, 4), np.int64))
+        assert policy.audit(table) == {"false_stop": (1, 2)}
