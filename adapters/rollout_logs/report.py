@@ -88,6 +88,8 @@ class Report:
         out: list[str] = []
         if "budgets" in self.intakes:
             out += self.intakes["budgets"].doubts + budget_unknown(self.budgets, self.gpu_hours)
+        elif self.gpu_hours is None:
+            out.append("The price in hours: give --gpu-hours.")
         if self.masks is not None:
             out += self.masks.unknown
             out.append(

@@ -168,11 +168,8 @@ def _columns(batch: Batch, plan: Plan, intake: Intake) -> Responses:
     if "step" in c:
         given = as_floats(batch, c["step"], file, intake)
         known = np.abs(given) < 2**31  # False for NaN
-        odd = np.flatnonzero(~known)
-        if odd.size and not any(text.startswith(f"{file}: rows whose step") for text in intake.notes):
-            intake.note(
-                f"{file}: rows whose step is missing or no step number (first: row {batch.row(int(odd[0]))}) count as step {plan.step}"
-            )
+        if not known.all():
+            intake.note(f"{file}: rows whose step is missing or no step number count as step {plan.step}")
         step = np.where(known, given, plan.step).astype(np.int32)
     length, unit = _lengths(batch, schema, file, intake)
     answer = None

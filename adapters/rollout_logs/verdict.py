@@ -155,6 +155,10 @@ def budget_settings(audit: BudgetAudit) -> str:
         if outer in ("SignalBudget", "StreamCalibrated")
         else "\n# CGRPOTrainer(..., calibration_dataset=..., answer_fn=..., gold_column=...)"
     )
+    equal = best.fixed_equal
+    if equal is not None and equal < audit.k_max:
+        fixed = f"a fixed group of {equal} keeps as many mixed groups"
+        extra += f"\n# without budgets per prompt, {fixed} (verl: actor_rollout_ref.rollout.n={equal})"
     return (
         f"from conformal_core import {', '.join(names)}\nfrom conformal_trl import CGRPOConfig, CGRPOTrainer\n\npolicy = {best.settings}\n"
         f"config = CGRPOConfig(num_generations=policy.k_max)\n# CGRPOTrainer(..., config, rollout_policy=policy){extra}\n"

@@ -44,6 +44,7 @@ def test_pieces_give_the_groups_of_the_file(tmp_path, outcome_rows, small_pieces
     rows = outcome_rows(steps=4, prompts=40)
     rows[700]["score"] = None
     rows[1000]["input"] = None
+    rows[300]["step"] = rows[1100]["step"] = None
     path = tmp_path / f"a.{kind}"
     if kind == "jsonl":
         text = [json.dumps(row) for row in rows]
@@ -102,7 +103,7 @@ print(report.budgets.waste.groups)
 """
 
 
-@pytest.mark.parametrize("how", ["file", "stdin"])
+@pytest.mark.parametrize("how", ["file", pytest.param("stdin", marks=pytest.mark.slow)])
 def test_a_script_needs_no_main_guard(tmp_path, outcome_rows, write_jsonl, how):
     script = SCRIPT.format(path=str(write_jsonl(tmp_path / "logs" / "a.jsonl", outcome_rows(steps=2, prompts=20))))
     (tmp_path / "mine.py").write_text(script)

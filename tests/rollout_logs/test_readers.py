@@ -392,7 +392,7 @@ def test_a_field_that_a_struct_lacks_is_refused(tmp_path):
 def test_odd_steps_are_told_once_a_file(tmp_path, write_jsonl):
     rows = [row | {"step": step} for step in (1e25, None) for row in pair()]
     notes = load_groups([str(write_jsonl(tmp_path / "a_7.jsonl", rows))]).intake.notes
-    assert len([n for n in notes if "count as step 7" in n and "first: row 1" in n]) == 1
+    assert len([n for n in notes if "count as step 7" in n]) == 1
 
 
 def test_runs_in_different_folders_do_not_share_groups_nor_kinds_their_scale(tmp_path, write_jsonl):
