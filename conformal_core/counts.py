@@ -59,7 +59,7 @@ class TopAnswer(NamedTuple):
 def top_answer(codes: Ints, k: int) -> TopAnswer:
     """The leading answer among the first ``k`` of each row of ``codes``, how often it occurs, and how often the next."""
     blocks = [_top_of_block(codes[rows], k) for rows in row_blocks(len(codes), k)] or [_top_of_block(codes, k)]
-    return blocks[0] if len(blocks) == 1 else TopAnswer(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
+    return TopAnswer(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
 
 
 def _top_of_block(codes: Ints, k: int) -> TopAnswer:

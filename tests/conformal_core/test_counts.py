@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformal_core.counts import answer_counts, counts_on_grid, gold_counts, gold_counts_on_grid, top_answer
+from conformal_core.counts import answer_counts, counts_on_grid, gold_counts, gold_counts_on_grid, slot_cells, top_answer
 
 SMALL, LARGE = [-2, -1, 0, 1, 2, 3, 40], [-2, -1, 0, 1, 2**14, 2**40, 2**63 - 2, 2**63 - 1]
 grids = st.lists(st.integers(1, 7), min_size=1, max_size=4)
@@ -69,3 +69,17 @@ def test_codes_beyond_the_budget_are_not_read() -> None:
     assert answer_counts([[3, 3, 2**60]], 2).tolist() == [[2, 2]]
     with pytest.raises(ValueError, match=r"grid: got the budget 4; need integers in \[1, 3\]"):
         answer_counts([[3, 3, 2**60]], 4)
+
+
+@pytest.mark.parametrize(("largest", "slots"), [(8 + 2**14 - 2, 8 + 2**14), (8 + 2**14 - 1, 5)])
+def test_histograms_take_at_most_twice_the_table_and_some_cells(largest: int, slots: int) -> None:
+    cells, number = slot_cells(np.array([[0, largest, 0, -1]]))
+    assert number == slots
+    assert cells[0] == cells[2] != cells[1] and cells[3] == 0
+
+
+def test_a_long_table_has_the_leaders_of_its_rows() -> None:
+    codes = np.random.default_rng(0).integers(0, 3, (90_000, 2))
+    top = top_answer(codes, 2)
+    same = codes[:, 0] == codes[:, 1]
+    assert (top.unique == same).all() and (top.first == 1 + same).all() and (top.answer[same] == codes[same, 0]).all()
