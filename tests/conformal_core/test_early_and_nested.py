@@ -33,6 +33,12 @@ def test_stops_at_the_first_budget_at_which_the_score_is_known(rollout):
     assert (rollout.more(table) == 0).all()  # wider than K_max
 
 
+def test_an_event_not_seen_happened_at_no_response():
+    table = Outcomes([1, 2, 3], np.array([[False, True, True], [False] * 3, [True] * 3]))
+    assert UntilFirstSuccess((2, 3)).happened_at(table).tolist() == [2, 0, 1]
+    assert UntilMixed((2, 3)).happened_at(table).tolist() == [2, 0, 0]
+
+
 def test_nothing_drawn_is_nothing_known():
     empty = Outcomes([1], np.zeros((1, 0), bool))
     for rollout in (UntilFirstSuccess((2, 4)), UntilMixed((2, 4))):

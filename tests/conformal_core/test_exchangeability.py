@@ -100,3 +100,27 @@ def test_json_and_refusals():
     ]:
         with pytest.raises(ValueError, match=f"^{message}.*; need .*; because "):
             call()
+
+
+@pytest.mark.parametrize(("size", "resamples"), [(20, 50), (2000, 2500)])
+def test_every_relabeling_asked_for_is_drawn_and_counted_once(size: int, resamples: int) -> None:
+    """Under a statistic that never varies each of them is at least the observed one; 2,500 of 2,000 scores take two blocks."""
+    drawn = []
+
+    def constant(pooled: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        assert labels.shape[1] == pooled.size == size
+        assert (labels.sum(axis=1) == size // 2).all()
+        drawn.append(len(labels))
+        return np.zeros(len(labels))
+
+    test = permutation_test(np.arange(size // 2), np.arange(size // 2), statistic=constant, resamples=resamples)
+    assert test.p_value == 1
+    assert drawn[0] == 1 and sum(drawn[1:]) == resamples
+    assert test.method == f"permutation test, constant: {resamples} random relabelings and the observed one"
+
+
+@pytest.mark.parametrize(
+    ("resamples", "how"), [(1, "1 random relabelings and the observed one"), (2, "all 3 relabelings"), (3, "all 3 relabelings")]
+)
+def test_all_relabelings_are_taken_if_there_are_no_more_than_asked_for(resamples: int, how: str) -> None:
+    assert permutation_test([1, 2], [3], resamples=resamples).method == f"permutation test, greater: {how}"
