@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,19 @@ __all__ = ["Ragged", "as_ragged", "on_policy", "per_response"]
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """Rows of numbers: ``flat[offsets[i] : offsets[i + 1]]``; ``missing`` marks rows that are null."""
+    """Rows of numbers: ``flat[offsets[i] : offsets[i + 1]]``; ``missing`` marks rows that are none, and ``found`` says what is there."""
 
     flat: NDArray[Any]
     offsets: NDArray[np.int64]
     missing: NDArray[np.bool_]
+    found: Mapping[int, str] = field(default_factory=dict)
+
+    def name(self, row: int, where: Batch, column: str, file: str, intake: Intake) -> None:
+        """Report a missing row."""
+        if row in self.found:
+            intake.report(file, where.row(row), column, "no list of numbers", self.found[row])
+        else:
+            intake.report(file, where.row(row), column, "an empty cell where a list was due")
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -40,7 +49,8 @@ class Ragged:
         return out
 
 
-def as_ragged(column: Any, n: int, path: str, batch: Batch, file: str, intake: Intake) -> Ragged:
+def as_ragged(column: Any, n: int) -> Ragged:
+    """Any column of ``n`` lists (a padded array, Arrow lists, Python lists); cells that are none are marked."""
     if isinstance(column, np.ndarray) and column.ndim == 2:
         return Ragged(column.reshape(-1), np.arange(n + 1, dtype=np.int64) * column.shape[1], np.zeros(n, np.bool_))
     if is_array(column) and (
@@ -56,16 +66,18 @@ def as_ragged(column: Any, n: int, path: str, batch: Batch, file: str, intake: I
             return Ragged(values, np.concatenate([[0], np.cumsum(sizes)]), missing)
     parts: list[NDArray[np.float64]] = []
     missing = np.zeros(n, np.bool_)
+    found: dict[int, str] = {}
     for i, cell in enumerate(column if isinstance(column, list) else as_list(column)):
         try:
             part = np.array([np.nan if x is None else x for x in cell], np.float64) if cell is not None else None
         except (TypeError, ValueError, OverflowError):
-            intake.report(file, batch.row(i), path, "no list of numbers", repr(str(cell)[:40]))
             part = None
         missing[i] = part is None or part.ndim != 1
+        if missing[i] and cell is not None:
+            found[i] = repr(str(cell)[:40])
         parts.append(np.zeros(0) if missing[i] or part is None else part)
     sizes = np.array([p.size for p in parts], np.int64)
-    return Ragged(np.concatenate([*parts, np.zeros(0)]), np.concatenate([[0], np.cumsum(sizes)]), missing)
+    return Ragged(np.concatenate([*parts, np.zeros(0)]), np.concatenate([[0], np.cumsum(sizes)]), missing, found)
 
 
 def per_response(batch: Batch, columns: Any, role: str, ragged: Any, file: str, intake: Intake) -> NDArray[np.float64] | None:
@@ -77,7 +89,9 @@ def per_response(batch: Batch, columns: Any, role: str, ragged: Any, file: str, 
         is_array(column) and (pa.types.is_list(column.type) or pa.types.is_large_list(column.type))
     )
     if nested or (isinstance(column, list) and any(isinstance(c, list) for c in column)):
-        values = as_ragged(column, batch.n, columns[role], batch, file, intake)
+        values = as_ragged(column, batch.n)
+        for i in values.found:
+            values.name(i, batch, columns[role], file, intake)
         mask = ragged.get("token_mask")
         out = np.full(batch.n, np.nan)
         for i in range(batch.n):

@@ -40,6 +40,8 @@ def _slabs(shapes: dict[str, tuple[int, ...]], needed: Sequence[str], read: Read
         ends = np.asarray(read(keys[0], 0, shapes[keys[0]][0])).astype(np.int64)
         starts_at_zero = ends.size > 0 and ends[0] == 0 and bool((np.diff(ends) >= 0).all())
         bounds = ends if starts_at_zero and keys[0] != "lengths" else np.concatenate([[0], np.cumsum(ends)])
+        if (np.diff(bounds) < 0).any():
+            raise ValueError(f"{keys[0]}: got a length of {int(np.diff(bounds).min())}; need 0 or more; because it counts tokens")
         n, total = bounds.size - 1, int(bounds[-1])
         flat = [name for name in mine if name not in keys and shapes[name][0] == total and len(shapes[name]) == 1]
         rows = [name for name in mine if name not in keys and name not in flat and shapes[name][0] == n]
@@ -112,6 +114,9 @@ def _header(path: str) -> tuple[dict[str, Any], int]:
         if not 2 <= size <= 100 << 20:
             raise ValueError("safetensors: the header is damaged")
         header = json.loads(file.read(size))
+    keys = {"dtype", "shape", "data_offsets"}
+    if not isinstance(header, dict) or any(not isinstance(v, dict) or not keys <= set(v) for k, v in header.items() if k != "__metadata__"):
+        raise ValueError("safetensors: the header is damaged")
     header.pop("__metadata__", None)
     return header, 8 + size
 

@@ -151,7 +151,7 @@ def _score(batch: Batch, work: MaskWork, intake: Intake, heaps: Heaps) -> Iterat
     for role in {*roles, "token_mask", "old_logps"} & set(columns):
         column = batch.get(columns[role])
         if column is not None:
-            ragged[role] = as_ragged(column, batch.n, columns[role], batch, file, intake)
+            ragged[role] = as_ragged(column, batch.n)
     for role in roles:
         if role not in ragged:
             for i in range(batch.n):
@@ -162,8 +162,9 @@ def _score(batch: Batch, work: MaskWork, intake: Intake, heaps: Heaps) -> Iterat
     for role in (*roles, *({"token_mask"} & set(ragged))):
         gone = ragged[role].missing & ok
         for i in np.flatnonzero(gone):
-            intake.report(file, batch.row(int(i)), columns[role], "an empty cell where a list was due")
+            ragged[role].name(int(i), batch, columns[role], file, intake)
         ok &= ~gone
+    for role in (*roles, *({"token_mask"} & set(ragged))):
         uneven = ok & (ragged[role].sizes != main.sizes)
         for i in np.flatnonzero(uneven):
             found = f"{ragged[role].sizes[i]} values for {main.sizes[i]} in {columns[roles[-1]]}"

@@ -476,6 +476,35 @@ def test_every_token_format_gives_the_same_scores(tmp_path, token_rows):
         assert other.rules == found[0].rules
 
 
+def test_a_token_row_is_named_once_by_what_it_holds(tmp_path, write_jsonl):
+    good = {"current_logprobs": [-1.0], "rollout_logprobs": [-1.0]}
+    rows = [
+        good,
+        {"current_logprobs": "x", "rollout_logprobs": 3},
+        good | {"rollout_logprobs": [[-1.0]]},
+        good | {"current_logprobs": [10**400]},
+    ]
+    plans, intake = plan_files([str(write_jsonl(tmp_path / "a.jsonl", rows))])
+    assert audit_masks(plans, intake).responses == 1
+    assert intake.counts == {"no list of numbers": 3} and intake.rows == intake.used + intake.unread == 4
+    assert [p.row for p in sorted(intake.problems, key=lambda p: p.row)] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("lengths", [[40, -5], [7, 7, 7]])
+def test_lengths_that_do_not_fit_the_tokens_are_refused(tmp_path, lengths):
+    z = np.zeros(35, np.float32)
+    np.savez(tmp_path / "a.npz", current_logprobs=z, rollout_logprobs=z, lengths=np.array(lengths))
+    with pytest.raises(NothingToAudit, match="lengths"):
+        audit(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("header", [b"[]", b"{}x", b'{"a": 1}', b'{"a": {"dtype": "F32"}}'])
+def test_a_damaged_safetensors_header_is_named(tmp_path, header):
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(NothingToAudit, match=r"a\.safetensors: cannot be read"):
+        audit(tmp_path / "a.safetensors")
+
+
 def test_broken_token_rows_are_named(tmp_path):
     rows = [
         {"current_logprobs": [-1.0, -2.0], "rollout_logprobs": [-1.0, -2.0]},
