@@ -53,7 +53,7 @@ def test_tokens_cost_nothing(tmp_path):
         found.append(peak(folder, "masks"))
     (small, low), (large, high) = found
     assert large > 2 * small
-    assert (high - low) / (large - small) < 0.5  # bytes a token: 10^9 tokens of 1,000-token responses stay below 1 GB
+    assert high - low < (large - small)  # a byte a token is the allocator's noise; holding one column in single precision costs four
 
 
 @pytest.mark.slow
