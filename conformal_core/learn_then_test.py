@@ -101,8 +101,9 @@ def learn_then_test(
     statistic : {"top_share", "margin"}
         See :func:`conformal_core.lead.lead`.
     starts : int, optional
-        Number of evenly spaced knobs at which a sequence starts, each at level ``gamma / starts``.  Default: 1 for ``wrong_stop``, 4 for
-        ``wrong_given_stop``, which with one start fails at once where the strictest knob stops too few prompts to show anything.
+        Number of evenly spaced knobs (at most all) at which a sequence starts, each at level ``gamma / starts``.  Default: 1 for
+        ``wrong_stop``, 4 for ``wrong_given_stop``, which with one start fails at once where the strictest knob stops too few prompts to
+        show anything.
 
     Returns
     -------
@@ -149,8 +150,9 @@ def learn_then_test(
     trials = stops if risk == "wrong_given_stop" else np.full_like(stops, n)
     each = unlucky / int(starts)
     best = 0
-    for j in range(min(int(starts), len(candidates) - 1)):
-        at = 1 + j * (len(candidates) - 1) // int(starts)
+    sequences = min(int(starts), len(candidates) - 1)
+    for j in range(sequences):
+        at = 1 + j * (len(candidates) - 1) // sequences
         while at < len(candidates) and binomial_below(int(wrong[at]), int(trials[at]), level, each):
             best = at
             at += 1

@@ -39,7 +39,7 @@ def tail(x, m, p):
     codes=arrays(np.int64, st.tuples(st.integers(1, 15), st.just(6)), elements=st.integers(-1, 1)),
     delta=st.sampled_from(["1/10", "1/4", "1/2"]),
     gamma=st.sampled_from(["1/10", "1/4", "1/2"]),
-    starts=st.integers(1, 3),
+    starts=st.integers(1, 20),
 )
 def test_is_the_smallest_knob_reached_by_a_sequence(risk, statistic, codes, delta, gamma, starts):
     sequence, passed = knobs(GRID, statistic), []
@@ -49,8 +49,8 @@ def test_is_the_smallest_knob_reached_by_a_sequence(risk, statistic, codes, delt
         m = len(codes) if risk == "wrong_stop" else len(stops)
         passed.append(tail(wrong, m, Fraction(delta)) <= Fraction(gamma) / starts)
     reached = set()
-    for j in range(starts):
-        at = 1 + j * (len(sequence) - 1) // starts
+    for j in range(number := min(starts, len(sequence) - 1)):
+        at = 1 + j * (len(sequence) - 1) // number
         while at < len(sequence) and passed[at]:
             reached.add(at)
             at += 1
@@ -116,6 +116,8 @@ def test_too_few_prompts_warn_with_the_size_that_would_do():
     assert rule.lam == 1 and not rule.attainable and "nothing stops" in rule.guarantee
     with pytest.warns(UserWarning, match=r"^n: got 60 calibration prompts; need fewer wrong stops, or more; because no knob "):
         assert learn_then_test(outcomes(np.ones((60, 6), int)), GRID, "0.1", "0.1").lam == 1
+    with pytest.warns(UserWarning, match=r"^n: got 22 calibration prompts; need fewer wrong stops, or more; because no knob "):
+        learn_then_test(outcomes(np.ones((22, 6), int)), GRID, "0.1", "0.1")
     assert learn_then_test(outcomes(np.zeros((22, 6), int)), GRID, "0.1", "0.1").lam == 0
 
 
@@ -137,3 +139,12 @@ def test_refusals():
         learn_then_test(o.take(np.array([], int)), GRID, "0.1")
     with pytest.raises(ValueError, match=r"^outcomes.gold: got None"):
         learn_then_test(Outcomes(o.prompt_ids, o.passes, codes=o.codes), GRID, "0.1")
+
+
+@quiet
+@pytest.mark.parametrize("starts", [4, 10**6])
+def test_more_starts_than_knobs_start_at_every_knob(starts):
+    """Ten prompts agree on a wrong answer; of the others only the laxest of the three knobs that stop anything sees enough."""
+    codes = np.array([[1, 1]] * 10 + [[-1, 0]] * 200)
+    rule = learn_then_test(outcomes(codes), (1, 2), "0.4", Fraction(1, 2), risk="wrong_given_stop", statistic="margin", starts=starts)
+    assert rule.lam == 0 and (rule.stops, rule.wrong) == (210, 10)
