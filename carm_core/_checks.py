@@ -48,7 +48,8 @@ def check_count(name: str, value: Any, because: str) -> int:
     except (TypeError, ValueError, OverflowError):
         whole = None
     if whole is None or whole != value or whole < 1:
-        raise ValueError(f"{name}: got {value}; need an integer >= 1; because {because}")
+        shown = repr(value) if whole is None else value
+        raise ValueError(f"{name}: got {shown}; need an integer >= 1; because {because}")
     return whole
 
 

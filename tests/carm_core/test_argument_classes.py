@@ -112,6 +112,10 @@ def test_counts_are_whole_and_at_least_one(bad):
     ):
         with pytest.raises(ValueError, match=rf"got {bad}; need an integer >= 1; because "):
             call(bad)
+    with pytest.raises(ValueError, match=r"^k: got '2'; need an integer >= 1; because that many responses are drawn$"):
+        best_of_k(1, 2, "2")
+    with pytest.raises(ValueError, match=r"^k: got 0; need an integer >= 1; because that many responses are drawn$"):
+        best_of_k(1, 2, np.int64(0))
     assert finite_T_bound(np.int64(100), 1.02) == finite_T_bound(100.0, 1.02) == 0.08
 
 
