@@ -75,7 +75,15 @@ class Results:
 def report(root: Path, core: str, results: Sequence[Results], explained: Path) -> None:
     """``docs/mutation_<core>.csv`` and the section of the core in ``docs/mutation.md``."""
     reasons = tomllib.loads(explained.read_text(encoding="utf-8"))["survivor"] if explained.exists() else []
-    why = {(e["module"], e["before"], e["after"]): e["why"] for e in reasons}
+
+    def why(module: str, before: str, after: str) -> str:
+        for e in reasons:
+            if "module" in e and (e["module"], e["before"], e["after"]) == (module, before, after):
+                return str(e["why"])
+            if "module" not in e and e["before"] in before and before.replace(e["before"], e["after"]) == after:
+                return str(e["why"])
+        return "not explained yet"
+
     rows, listed, number, total, alive = [], [], 0, 0, 0
     for result in results:
         survivors = [m for m in result.known.values() if m["killer"] is None]
@@ -83,7 +91,7 @@ def report(root: Path, core: str, results: Sequence[Results], explained: Path) -
         rows.append([result.module, result.number, tried, tried - len(survivors), len(survivors)])
         number, total, alive = number + result.number, total + tried, alive + len(survivors)
         for m in survivors:
-            reason = why.get((result.module, m["before"], m["after"]), "not explained yet")
+            reason = why(result.module, m["before"], m["after"])
             listed.append(f"- `{result.module}`, line {m['line']}: `{m['before']}` -> `{m['after']}`: {reason}")
     with open(root / "docs" / f"mutation_{core}.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

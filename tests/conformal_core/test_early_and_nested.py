@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from conformal_core.aci import adaptive_level
 from conformal_core.early import UntilFirstSuccess, UntilMixed, expected_draws
+from conformal_core.keys import uniforms
 from conformal_core.nested import NestedRollout, NestedThresholds, nested_budgets, nested_cost, nested_thresholds
 from conformal_core.outcomes import Outcomes
 from conformal_core.replay import replay
@@ -110,6 +111,9 @@ def test_adaptive_level_at_its_ends():
         (lambda: nested_budgets(IDS[:5], (2, 4), (3, 4)), r"sizes: got \(3, 4\); need"),
         (lambda: nested_budgets(IDS[:5], (2, 4), (6, 4)), "prompt_ids: got 5 prompts; need 6"),
         (lambda: nested_cost((2, 4), (3,)), r"sizes: got \(3,\); need"),
+        (lambda: nested_cost((2, 4), (3, 0)), r"sizes: got \(3, 0\); need 2 integers >= 1"),
+        (lambda: nested_cost((2, 4), (3.0, 2)), r"sizes: got \(3.0, 2\); need"),
+        (lambda: nested_cost((2, 4), (True, True)), r"sizes: got \(True, True\); need"),
         (lambda: NestedRollout((2, 4), ("1/2", 1)), "shares: got"),
         (lambda: NestedRollout((2, 4), (1, 0)), "shares: got 0; need"),
         (lambda: nested_thresholds(np.zeros((3, 2)), np.array([1, 1, 1]), (2, 4), "1/2"), "drawn: got"),
@@ -124,3 +128,17 @@ def test_adaptive_level_at_its_ends():
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=f"^{message}.*; because "):
         call()
+
+
+def test_nested_rollout_reads_the_numbers_of_step_0_at_any_step():
+    u = uniforms(IDS, seed=5, step=0, stream="nested")
+    want = np.where(u < 0.25, 4, np.where(u < 0.5, 2, 0))
+    rollout = NestedRollout((2, 4), ("1/2", "1/4"), seed=5)
+    for step in (0, 9):
+        np.testing.assert_array_equal(rollout.first(IDS, step), want)
+    assert set(want) == {0, 2, 4}
+
+
+@pytest.mark.parametrize(("multiplicity", "words"), [("per_budget", "at each fixed budget, for"), ("bonferroni", "at all 2 budgets, for")])
+def test_nested_guarantee_names_the_budgets_it_holds_at(multiplicity, words):
+    assert words in nested_thresholds(np.zeros((9, 2)), np.full(9, 4), (2, 4), "1/2", multiplicity).guarantee
