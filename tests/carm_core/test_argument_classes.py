@@ -58,7 +58,6 @@ ONE, TWO = np.ones((1, 1)), np.zeros((2, 3))
 REFUSED = r"^\w[\w, ]*: got .*; need .*; because "
 
 
-@pytest.mark.parametrize("bad", ["1.5", b"1.5", None, True, np.True_, [1.5], math.nan, -1.0], ids=repr)
 @pytest.mark.parametrize(
     "call",
     [
@@ -93,9 +92,10 @@ REFUSED = r"^\w[\w, ]*: got .*; need .*; because "
         lambda x: bootstrap_best_worst(np.array([1]), 2, 1, replicates=x),
     ],
 )  # fmt: skip
-def test_text_truth_values_nothing_and_nan_are_no_numbers(call, bad):
-    with pytest.raises(ValueError, match=REFUSED):
-        call(bad)
+def test_text_truth_values_nothing_and_nan_are_no_numbers(call):
+    for bad in ("1.5", b"1.5", None, True, np.True_, [1.5], math.nan, -1.0):
+        with pytest.raises(ValueError, match=REFUSED):
+            call(bad)
 
 
 def check_none():
@@ -239,8 +239,12 @@ RULES_AND_PARAMETERS = [
 
 
 @pytest.mark.parametrize("band", BANDS, ids=str)
-@pytest.mark.parametrize("rule", RULES_AND_PARAMETERS, ids=repr)
-def test_a_witness_is_kept_and_wholly_outside_and_exists_unless_the_bound_is_not_attained(rule, band):
+def test_a_witness_is_kept_and_wholly_outside_and_exists_unless_the_bound_is_not_attained(band):
+    for rule in RULES_AND_PARAMETERS:
+        check_witness(rule, band)
+
+
+def check_witness(rule, band):
     found = rule.certificate(band)
     if found.witness is None:
         tied = found.budget is not None and found.p_out == 1.0
@@ -255,16 +259,15 @@ def test_a_witness_is_kept_and_wholly_outside_and_exists_unless_the_bound_is_not
     )
 
 
-@pytest.mark.parametrize("T", [1, 2, 3, 4])
 @pytest.mark.parametrize(
     "rule", [CARM(1.1), CARM(1.25), MeanExpAbs(1.1), MeanExpAbs(1.25), MeanExpAbs(1.28), TRMMean(0.02), TRM(0.05)], ids=repr
 )
-@pytest.mark.parametrize("band", BANDS, ids=str)
-def test_the_sharp_value_is_the_largest_on_a_grid_just_past_the_boundaries(rule, band, T):
-    low, high = math.log(band[0]), math.log(band[1])
-    z = np.array(list(itertools.product([0.0, low - 1e-9, high + 1e-9], repeat=T)))
-    keep = rule.keep(z, np.ones(z.shape))
-    assert ((z < low) | (z > high)).mean(axis=1)[keep].max() == rule.certificate(band).sharp(T)
+def test_the_sharp_value_is_the_largest_on_a_grid_just_past_the_boundaries(rule):
+    for band, T in itertools.product(BANDS, (1, 2, 3, 4)):
+        low, high = math.log(band[0]), math.log(band[1])
+        z = np.array(list(itertools.product([0.0, low - 1e-9, high + 1e-9], repeat=T)))
+        keep = rule.keep(z, np.ones(z.shape))
+        assert ((z < low) | (z > high)).mean(axis=1)[keep].max() == rule.certificate(band).sharp(T)
 
 
 @some
