@@ -62,6 +62,7 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
     (lambda: Outcomes([1], np.zeros((2, 4), bool)), "prompt_ids: got shape (1,); need (2,)"),
     (lambda: table(drawn=np.array([1, 5])), "drawn: got shape (2,) with values in [1, 5]; need (2,) within [0, 4]"),
     (lambda: table(drawn=np.array([-1, 3])), "drawn: got shape (2,) with values in [-1, 3]; need (2,) within [0, 4]"),
+    (lambda: table(drawn=np.array([])), "drawn: got shape (0,) with values in [0, 0]; need (2,) within [0, 4]"),
     (lambda: table(drawn=np.array([1])), "drawn: got shape (1,) with values in [1, 1]; need (2,) within [0, 4]"),
     (lambda: table(codes=np.array([[0, 1]])), "codes: got int64 of shape (1, 2); need integers >= -2 of shape (2, 4)"),
     (lambda: table(codes=np.full((2, 4), -3)), "codes: got int64 of shape (2, 4); need integers >= -2 of shape (2, 4)"),

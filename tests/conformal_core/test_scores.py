@@ -322,3 +322,25 @@ def test_singleton_closed_form(a: int, b: int, q: Fraction) -> None:
         return
     expected = q / p1 if q < p1 else 1 - (q - p1) / p2
     assert singleton_probability([a, b], q) == singleton_probability([a, b], q, "independent") == expected
+
+
+def test_released_ties_are_ordered_by_a_hash_of_prompt_coin_and_code() -> None:
+    o = Outcomes([7, 8], np.zeros((2, 2), bool), codes=np.array([[0, 3], [0, 3]]))
+    keys = ReleasedAPS().tie_keys(o, o.codes, np.array([0.25, 0.25]))
+    bits = int(np.float64(0.25).view(np.uint64))
+    want = [[scatter((scatter(p ^ scatter(bits)) + scatter(c)) % 2**64) for c in (0, 3)] for p in (7, 8)]
+    assert keys.tolist() == want
+
+
+def scatter(x: int) -> int:
+    """SplitMix64 in Python integers."""
+    z = (x + 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return z ^ z >> 31
+
+
+def test_released_rule_commits_to_no_answer_where_there_is_none() -> None:
+    o = Outcomes([1, 2], np.zeros((2, 2), bool), codes=np.array([[-1, -1], [-1, 5]]))
+    stop, answer = ReleasedAPS().stop(o, 2, 0.0, [0.5, 0.5])
+    assert (stop.tolist(), answer.tolist()) == ([False, True], [-1, 5])
