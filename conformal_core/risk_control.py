@@ -168,7 +168,7 @@ def risk_control(outcomes: Outcomes, grid: Sequence[int], delta: Level, statisti
         message = f"n: got {n} calibration prompts; need {need}; because a rule that never errs is bounded only by 1/{n + 1} > {level}"
         warnings.warn(message, UserWarning, stacklevel=2)
         return RiskControl(never, n, level, Fraction(1, n + 1), False, f"none needed: nothing stops; {message}", statistic)
-    lam = Fraction(float(wrong[allowed])).limit_denominator(grid[-1]) if allowed < n else Fraction(0)
+    lam = Fraction(float(wrong[allowed])).limit_denominator(grid[-1])
     hits = int((wrong > float(lam)).sum())
     return RiskControl(
         lam=lam,

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformal_core.conformal_budget import ConformalBudget
+from conformal_core.intervals import share_interval
 from conformal_core.laws import clopper_pearson
 from conformal_core.outcomes import NOT_DRAWN, Outcomes
 from conformal_core.policy import CalibrationRequest, FixedBudget, RolloutPolicy
@@ -296,3 +297,24 @@ def test_a_rule_across_prompts_sees_the_whole_batch():
     assert whole.shown == [3, 3, 3]
     assert replay(rest, table).drawn.tolist() == [2, 0, 0]
     assert rest.shown == [1]
+
+
+def test_a_request_beyond_k_max_in_total_is_refused():
+    with pytest.raises(ValueError, match="policy: got requests from 8 up to a total of 9 responses; need 0 or more, at most 8 in total"):
+        replay(OneByOne(8, greed=8), Outcomes([2, 4], np.zeros((2, 8), bool)).prefix(8))
+
+
+def test_an_empty_table_is_refused_by_its_size():
+    with pytest.raises(ValueError, match="table: got 0 prompts with at least 0 responses; need 8 responses of at least 1 prompts"):
+        replay(FixedBudget(8), Outcomes([], np.zeros((0, 8), bool)))
+
+
+@pytest.mark.parametrize(("steps", "method", "words"), [
+    (1, "clopper-pearson; mean k: empirical bernstein", "prompts drawn independently from one law, policy fixed before them"),
+    (2, "azuma-hoeffding", "the average over prompts of the probability given the past"),
+])
+def test_intervals_are_those_of_one_step_or_of_an_adaptive_sequence(steps, method, words):
+    report = replay(FixedBudget(8), [table(30, seed=seed) for seed in range(steps)])
+    assert report.method == method and words in report.guarantee
+    for name in ("wrong_stops", "lost_groups", "groups_with_variance"):
+        assert report.intervals[name] == share_interval(getattr(report, name), 30 * steps, "0.95", adaptive=steps > 1)
