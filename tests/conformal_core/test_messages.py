@@ -11,6 +11,7 @@ import pytest
 
 from conformal_core import APS, Outcomes, calibrate_thresholds, conformal_quantile, lead, margin_stop, risk_control, weighted_quantile
 from conformal_core.lead import stop_intervals
+from conformal_core.sets import randomized_set
 from conformal_core.simultaneous import max_rank, split_ecdf
 
 CODES, GOLD = np.zeros((2, 4), np.int64), np.zeros(2, np.int64)
@@ -83,6 +84,8 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
         "outcomes.drawn: got a minimum of 3; need 4 responses for each prompt",
     ),
     (lambda: margin_stop(table(codes=CODES), 2, Fraction(-1, 2)), "lam: got -1/2; need a number >= 0"),
+    (lambda: randomized_set(CODES, 2, 0.5, [0.5]), "u: got shape (1,); need (2,) or (2, 2) with values in [0, 1]"),
+    (lambda: randomized_set(CODES, 2, 0.5, [0.5, -0.5]), "u: got shape (2,); need (2,) or (2, 2) with values in [0, 1]"),
     (lambda: lead(CODES, 2, "share"), "statistic: got 'share'; need one of ('top_share', 'margin')"),
 ]
 

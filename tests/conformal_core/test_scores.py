@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformal_core.outcomes import Outcomes
+from conformal_core.score import row_blocks
 from conformal_core.scores import (
     APS,
     FirstSuccess,
@@ -344,3 +345,9 @@ def test_released_rule_commits_to_no_answer_where_there_is_none() -> None:
     o = Outcomes([1, 2], np.zeros((2, 2), bool), codes=np.array([[-1, -1], [-1, 5]]))
     stop, answer = ReleasedAPS().stop(o, 2, 0.0, [0.5, 0.5])
     assert (stop.tolist(), answer.tolist()) == ([False, True], [-1, 5])
+
+
+@pytest.mark.parametrize(("width", "rows"), [(0, 2**17), (1, 2**17), (32, 2**12), (2**16, 2), (2**17, 1), (2**18, 1)])
+def test_a_block_of_rows_has_2_to_the_17_cells_or_one_row(width: int, rows: int) -> None:
+    blocks = list(row_blocks(2 * rows + 1, width))
+    assert blocks == [slice(0, rows), slice(rows, 2 * rows), slice(2 * rows, 3 * rows)]

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformal_core import APS, MassAbove, Outcomes, ReleasedAPS, inclusive_set, mass_above_set, randomized_set, released_set
+from conformal_core import (
+    APS,
+    MassAbove,
+    Outcomes,
+    ReleasedAPS,
+    conformal_selection,
+    inclusive_set,
+    mass_above_set,
+    randomized_set,
+    released_set,
+)
 from tests.strategies import dyadic_uniforms, outcomes
 
 thresholds = st.one_of(st.integers(-8, 72).map(lambda j: j / 64), st.fractions(0, 1, max_denominator=9).map(float))
@@ -122,3 +132,14 @@ def test_bad_input_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=f"^{name}: got .*; need .*; because "):
             call()
+
+
+def test_results_that_hold_arrays_compare_by_identity() -> None:
+    """Comparing their fields would raise: an array has no truth value."""
+    twins = (
+        [inclusive_set([[0, 0], [0, 1]], 2, 0.5) for _ in range(2)],
+        [conformal_selection([1, 2], [True, False], [1, 3], "1/2") for _ in range(2)],
+    )
+    for a, b in twins:
+        assert a != b
+        assert len({a, b}) == 2
