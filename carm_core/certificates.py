@@ -14,9 +14,6 @@ from typing import Any
 
 from ._checks import DEFAULT_BAND, boundary_costs, check_count, check_number, check_severity, check_tau
 
-_LONGEST_TIE = 4096
-"""m / T in lowest terms ties only if the boundary ratio is a T-th power of a rational, which it is not for longer T."""
-
 
 @dataclass(frozen=True)
 class Certificate:
@@ -93,18 +90,21 @@ def _unit(x: Any) -> Any:
 
 
 def _fraction(budget: float, cost: float) -> float:
-    return min(1.0, budget / cost) if budget < math.inf else 1.0
+    return min(1.0, budget / cost)
+
+
+def _rational(x: float) -> Fraction:
+    return Fraction(x).limit_denominator(10**6)
 
 
 def _cheapest(band: tuple[float, float]) -> Fraction:
-    """Ratio (or its reciprocal, above 1) at the cheaper boundary, the band read to six decimals of denominator."""
-    low, high = (Fraction(edge).limit_denominator(10**6) for edge in band)
-    return min(1 / low, high)
+    """Ratio (or its reciprocal, above 1) at the cheaper boundary."""
+    return min(1 / _rational(band[0]), _rational(band[1]))
 
 
 def _affords(m: int, T: int, threshold: float, band: tuple[float, float]) -> bool:
     """m (r - 1) < T (threshold - 1) at the cheaper boundary r, in rational arithmetic: what `MeanExpAbs` keeps."""
-    return m * (_cheapest(band) - 1) < T * (Fraction(threshold).limit_denominator(10**6) - 1)
+    return m * (_cheapest(band) - 1) < T * (_rational(threshold) - 1)
 
 
 def _largest_count(T: int, budget: float, cost: float, exact: Callable[[int], bool] | None) -> int:
@@ -115,15 +115,14 @@ def _largest_count(T: int, budget: float, cost: float, exact: Callable[[int], bo
     m = round(x)
     if abs(x - m) > 1e-10 * max(1.0, x):
         return min(T, max(0, math.ceil(x) - 1))
-    affordable = budget > 0.0 and (exact is None or exact(m))
-    return min(T, max(0, m if affordable else m - 1))
+    return min(T, max(0, m if exact is None or exact(m) else m - 1))
 
 
 def max_violations(T: int, tau: float, band: tuple[float, float] = DEFAULT_BAND) -> int:
     """m* = min(T, ceil(T log tau / b_min) - 1), the largest number of out-of-band tokens in a CARM-accepted response of T tokens.
 
     Attained: m* tokens just outside the cheaper boundary and ratio 1 elsewhere. Near-ties are decided in exact rational arithmetic on
-    tau and the band read to six decimals of denominator.
+    tau and the band, read as fractions of denominator at most 10^6.
 
     Raises: ValueError for T < 1, tau < 1 or a band that does not contain 1. Source: CARM, Proposition 3, sharpened to finite T.
 
@@ -134,9 +133,7 @@ def max_violations(T: int, tau: float, band: tuple[float, float] = DEFAULT_BAND)
 
     def exact(m: int) -> bool:
         common = math.gcd(m, T)
-        if T // common > _LONGEST_TIE:
-            return True
-        return _cheapest(band) ** (m // common) < Fraction(threshold).limit_denominator(10**6) ** (T // common)
+        return _cheapest(band) ** (m // common) < _rational(threshold) ** (T // common)
 
     return _largest_count(T, math.log(threshold), min(costs), exact)
 

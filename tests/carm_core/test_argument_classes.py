@@ -44,6 +44,7 @@ from carm_core import (
     masked_loss,
     max_violations,
     noise_floor,
+    one_sided_bounds,
     paired_decisions,
     pass_at_k,
     rejection_curve,
@@ -285,6 +286,20 @@ def test_ties_are_decided_at_any_length_in_lowest_terms():
         assert max_violations(T, 1.25, (0.8, 1.28)) == T - 1
         assert max_violations(2 * T, 1.25, (0.64, 2.0)) == T - 1
     assert max_violations(5000, 1.0, (0.8, 1.28)) == 0
+    assert max_violations(2, 1.001, (0.5, 1.002001)) == 0 and max_violations(2, 1.01, (1 / 1.0201, 2.0)) == 0
+
+
+def test_near_ties_are_decided_exactly_on_either_side():
+    for T, m in ((111_202, 65_049), (190_537, 111_457)):  # 1.5^T against 2^m, equal to ten digits in logarithms
+        assert max_violations(T, 1.5, (0.5, 2.0)) == (m if 2 ** (T + m) < 3**T else m - 1)
+    for T, m in ((730_001, 58_403), (769_999, 61_603)):  # T 0.020001 against m / 4
+        want = m if m * 250_000 < T * 20_001 else m - 1
+        assert MeanExpAbs(1.020001).certificate((0.8, 1.28)).sharp(T) == want / T
+
+
+def test_impossible_means_within_rounding_are_clamped():
+    assert one_sided_bounds(1.0, 1.0000000005)[0] == 0.0 and one_sided_bounds(1.0, -1.0000000005)[1] == 0.0
+    assert one_sided_bounds(9.0, 0.0) == (1.0, 1.0) and carm_bound(math.inf) == 1.0
 
 
 # ---- results
