@@ -351,3 +351,9 @@ def test_released_rule_commits_to_no_answer_where_there_is_none() -> None:
 def test_a_block_of_rows_has_2_to_the_17_cells_or_one_row(width: int, rows: int) -> None:
     blocks = list(row_blocks(2 * rows + 1, width))
     assert blocks == [slice(0, rows), slice(rows, 2 * rows), slice(2 * rows, 3 * rows)]
+
+
+@pytest.mark.parametrize("rule", ["randomized", "independent"])
+def test_no_sampled_answer_leaves_the_set_empty_below_one_only(rule: str) -> None:
+    assert empty_probability([], "99/100", k=4, rule=rule) == 1
+    assert empty_probability([], 1, k=4, rule=rule) == 0

@@ -229,3 +229,43 @@ def test_refusals(kwargs, message):
 def test_state_of_another_policy_is_refused():
     with pytest.raises(ValueError, match=r"^state: got .*; need .*; because "):
         SignalBudget(GRID).load_state_dict(SignalBudget((2, 4)).state_dict())
+
+
+def test_before_any_update_nobody_was_designated_and_no_alarm_was_raised():
+    fresh = SignalBudget(GRID)
+    assert dict(fresh.metrics()) == {"f": inf, "designated_share": 0.0, "calibration_extra_share": 0.0, "window": 0.0}
+    watched = SignalBudget(GRID, alarm="0.01")
+    assert watched.metrics()["alarms"] == 0 and watched._schedule.stage == 2
+
+
+def test_an_alarm_empties_the_window_and_is_counted(monkeypatch):
+    policy = SignalBudget(GRID, delta="0.25", alarm="0.01")
+    for step, alarm in enumerate([False, True, False, True]):
+        batch = population(20, 0, step)
+        monkeypatch.setattr(policy._schedule, "observe", lambda _, alarm=alarm: alarm)
+        designated = int(policy.designated(batch).sum())
+        policy.update(batch)
+        assert policy.metrics()["window"] == (0 if alarm else designated)
+    assert policy.metrics()["alarms"] == 2
+
+
+def test_a_step_without_prompts_updates_nothing():
+    policy = SignalBudget(GRID, delta="0.25")
+    policy.update(Outcomes([], np.zeros((0, 0), bool)))
+    assert policy.metrics()["calibration_extra_share"] == 0 and policy.metrics()["window"] == 0
+
+
+def test_a_clock_below_every_budget_still_draws_the_first():
+    """An adaptive level of 1 or more gives up at once, which is at the first budget: f is reported as 1."""
+    policy = SignalBudget(GRID, delta="0.25", drift="aci", share="1/1000")
+    policy._clock = ((-inf,), (False,))
+    assert policy.metrics()["f"] == 1
+    batch = population(2, 0).prefix(np.array([0, 2]))
+    assert not policy.designated(batch).any()
+    assert policy.more(batch).tolist() == [2, 0]
+
+
+def test_audit_tries_only_prompts_that_were_drawn():
+    policy = SignalBudget(GRID, delta="0.25", share="1")
+    policy.update(population(20, 0))
+    assert policy.audit(population(5, 1, step=1).prefix(np.array([6, 0, 6, 0, 6])))["lost_group"][1] == 3

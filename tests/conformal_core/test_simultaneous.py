@@ -144,3 +144,18 @@ def test_a_reference_that_is_too_small_warns() -> None:
 def test_refusals(scores: list, kwargs: dict, name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name}: got .*; need .*; because "):
         calibrate_thresholds(scores, range(2, 2 + len(scores[0])), "0.1", **kwargs)
+
+
+@pytest.mark.parametrize("delta", ["1/20", "1/3", "4/5"])
+def test_ranks_of_long_samples(delta: str) -> None:
+    """Long enough for a partition around another rank to leave this one out of place."""
+    s, d1 = (np.random.default_rng(seed).permuted(np.tile(np.arange(2000.0), (3, 1)), axis=1).T for seed in (0, 1))
+    level_rank = conformal_rank(2000, delta)
+    largest = sorted(max(row) for row in s.tolist())
+    assert max_score(s, delta).q.tolist() == [largest[level_rank - 1]] * 3
+    rank = int(largest[level_rank - 1]) + 2
+    joint = max_rank(s, delta)
+    assert joint.rank == rank
+    assert joint.q.tolist() == ([rank - 1.0] * 3 if rank <= 2000 else [np.inf] * 3)
+    split = split_ecdf(d1, s, delta)
+    assert split.rank == int(largest[level_rank - 1]) + 1 and split.q.tolist() == [largest[level_rank - 1]] * 3
