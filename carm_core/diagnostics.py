@@ -127,10 +127,10 @@ def mask_report(z: Any, token_mask: Any, keep: Any, rewards: Any = None) -> Mask
     success = 0 if rewards is None else int((rejected & (_per_response("rewards", rewards, length.shape) > 0)).sum())
     found: list[str] = []
     if finite.any():
-        dd, gg, spread = d[finite], g[finite], 2 * k2[finite] - g[finite] ** 2
+        dd, gg, variance = d[finite], g[finite], 2 * k2[finite] - g[finite] ** 2
         if dd.max() == 0.0:
             found.append("inert: every log-ratio is 0; do the sampler's log-probabilities reach the loss?")
-        elif bool((gg <= -0.99 * dd).all()) and bool((np.sqrt(np.maximum(spread, 0.0)) <= 0.1 * dd).all()):
+        elif bool(((gg <= 0.0) & (variance <= (0.1 * dd) ** 2)).all()):
             found.append("constant negative shift: truncated sampling (top-p, top-k, min-p) renormalises the sampler's log-probabilities?")
         elif dd.min() > 0.1:
             found.append("large shift in every response: temperature, weights or token alignment differ between sampler and trainer?")

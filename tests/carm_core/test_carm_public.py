@@ -95,6 +95,28 @@ def test_mask_report_recognises_wrong_numbers(z, word):
     assert any(word in w for w in found)
 
 
+@pytest.mark.parametrize(
+    ("z", "words"),
+    [
+        ([[-0.05, -0.05], [-0.06, -0.06]], ["constant negative"]),
+        ([[-0.05, -0.0611]], ["constant negative"]),  # standard deviation just below a tenth of the mean
+        ([[-0.05, -0.0612]], []),
+        ([[-0.05, -0.05], [0.05, 0.05]], []),
+        ([[-0.05, -0.05], [-0.01, -0.09]], []),
+        ([[-0.05, -0.05], [0.0, 0.0]], ["constant negative"]),
+        ([[0.125, -0.125], [0.101, 0.101]], ["large shift"]),
+        ([[0.125, -0.125], [0.1, 0.1]], []),
+        ([[0.0, 0.0], [0.0, 1e-9]], []),
+        ([[0.0, 0.0], [np.nan, 1.0]], ["inert"]),
+        ([[0.2, -0.2], [np.nan, 1.0]], ["large shift"]),
+    ],
+)
+def test_mask_report_draws_the_line_where_it_says(z, words):
+    z = np.array(z)
+    found = mask_report(z, np.ones(z.shape), np.ones(len(z), dtype=bool)).warnings
+    assert [w.split(" in ")[0].split(":")[0].removesuffix(" shift") for w in found] == [w.removesuffix(" shift") for w in words]
+
+
 def test_mask_report_is_quiet_on_ordinary_noise():
     z = np.random.default_rng(0).normal(0, 0.01, (8, 50))
     mask = np.ones(z.shape)

@@ -143,3 +143,11 @@ def test_a_subclass_with_its_own_decision_is_evaluated_whole_unless_it_says_othe
             return rows.mean_of(abs) <= self.log_tau
 
     assert (Tail.blockwise, Named.blockwise, Blockwise.blockwise, Rule.blockwise, CARM.blockwise) == (False, True, True, False, True)
+
+
+def test_a_band_of_products_that_holds_one_is_witnessed_by_a_product_of_one():
+    for rule in (SeqMIS(3.0, 1.0), SeqMIS(1.0, 0.5), SeqMIS(1.0), SeqMIS(math.inf, 1.0)):
+        assert rule.certificate().witness == (1.0, -1.0)
+    assert sum(SeqMIS(math.inf, math.e).certificate().witness) == pytest.approx(2.0)
+    assert sum(SeqMIS(1 / math.e).certificate().witness) == pytest.approx(-2.0)
+    assert sum(SeqMIS(math.e**3, math.e).certificate().witness) == pytest.approx(2.0)
