@@ -270,6 +270,10 @@ def test_a_score_without_answers_needs_none():
         ({"delta": "0.1", "n_calibration": 16, "multiplicity": "split_ecdf"}, r"n_calibration: got 16; need 17;"),
         ({"delta": "0.1", "n_calibration": 21, "multiplicity": "learn_then_test"}, r"n_calibration: got 21; need 22;"),
         ({"delta": "0.1", "n_calibration": 28, "multiplicity": "learn_then_test", "gamma": "0.05"}, r"n_calibration: got 28; need 29;"),
+        (
+            {"delta": "0.1", "n_calibration": 35, "multiplicity": "learn_then_test", "risk": "wrong_given_stop"},
+            r"n_calibration: got 35; need 36;",
+        ),
         ({"statistic": "margin"}, r"statistic: got 'margin'; need none;"),
         ({"multiplicity": "risk_control", "gamma": "0.1"}, r"gamma: got '0.1'; need none;"),
         ({"multiplicity": "risk_control", "risk": "wrong_stop"}, r"risk: got 'wrong_stop'; need none;"),

@@ -1,4 +1,5 @@
 import json
+from fractions import Fraction
 from math import inf
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from conformal_core.conformal_budget import ConformalBudget
 from conformal_core.keys import uniforms
 from conformal_core.outcomes import Outcomes
-from conformal_core.policy import FixedBudget
+from conformal_core.policy import CalibrationRequest, FixedBudget
 from conformal_core.quantile import conformal_quantile
 from conformal_core.replay import replay
 from conformal_core.scores import APS, FirstSuccess
@@ -219,3 +220,36 @@ def test_an_offline_clock_is_due_again_after_an_alarm():
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=f"^{message}.*; because "):
         call()
+
+
+def test_designation_is_below_the_share():
+    """A prompt whose number equals the share is not designated; the share is compared as written."""
+    policy = StreamCalibrated(budget(score=FirstSuccess()), share="1", seed=9)
+    policy.update(batch(30, 0))
+    ids = batch(5, 1).prompt_ids
+    u = uniforms(ids, seed=9, step=4, stream="designate")
+    for edge in u:
+        policy.share = Fraction(edge)
+        assert policy.designated(ids, 4).tolist() == (u < edge).tolist()
+
+
+def test_prompts_without_responses_feed_no_window():
+    policy = StreamCalibrated(budget(score=FirstSuccess()))
+    policy.update(batch(6, 0).prefix(np.array([8, 0, 8, 0, 8, 8])))
+    assert policy.metrics()["window"] == 4 and policy.metrics()["designated_share"] == 4 / 6
+    policy.update(Outcomes([], np.zeros((0, 8), bool), step=1))
+    assert policy.metrics()["window"] == 4 and policy.metrics()["designated_share"] == 0
+
+
+class DrawsNothingFirst(FixedBudget):
+    """Asks for a calibration and begins with no response at all."""
+
+    def first(self, prompt_ids, step):
+        return np.zeros(len(prompt_ids), np.int64)
+
+    def calibration(self, step):
+        return CalibrationRequest(3, FixedBudget(2))
+
+
+def test_a_policy_that_draws_nothing_first_can_be_calibrated_from_the_stream():
+    assert StreamCalibrated(DrawsNothingFirst(2)).first(batch(2, 0).prompt_ids, 0).tolist() == [2, 2]
