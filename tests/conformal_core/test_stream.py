@@ -1,4 +1,5 @@
 import json
+import warnings
 from fractions import Fraction
 from math import inf
 
@@ -253,3 +254,12 @@ class DrawsNothingFirst(FixedBudget):
 
 def test_a_policy_that_draws_nothing_first_can_be_calibrated_from_the_stream():
     assert StreamCalibrated(DrawsNothingFirst(2)).first(batch(2, 0).prompt_ids, 0).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(("drift", "recency"), [("none", "0.98"), ("recency", "0.98"), ("aci", "0.98")])
+def test_a_full_window_with_a_finite_threshold_warns_of_nothing(drift, recency):
+    window = StreamWindow("1/2", 4, drift=drift, recency=recency)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        window.extend([1, 2, 3, 4], step=0)
+    assert window.threshold < inf
