@@ -108,6 +108,7 @@ def _additive(rule: Rule, band: Band, budget: float, cost: Callable[[float], flo
     b_minus, b_plus = boundary_costs(band)
     costs = cost(-b_minus), cost(b_plus)
     low, high = (_fraction(budget, c) for c in costs)
+    severity = math.inf if budget > 0.0 else 0.0
     edge, sign = (b_minus, -1.0) if costs[0] <= costs[1] else (b_plus, 1.0)
     past = edge + 1.0
     while cost(sign * past) > budget and past > edge:
@@ -115,6 +116,7 @@ def _additive(rule: Rule, band: Band, budget: float, cost: Callable[[float], flo
     return Certificate(
         repr(rule), tau, (float(band[0]), float(band[1])), max(low, high), low, high, why, budget,
         cost_minus=costs[0], cost_plus=costs[1], witness=(sign * past,) if past > edge else None,
+        severity_minus=severity, severity_plus=severity,
     )  # fmt: skip
 
 
