@@ -8,6 +8,7 @@ from carm_strategies import ALL_RULES, BANDS, batches, exact_mean, exact_mean_ab
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import carm_core
 from carm_core import (
     CARM,
     OPSM,
@@ -20,6 +21,8 @@ from carm_core import (
     Rule,
     SeqMIS,
     SeqTIS,
+    TokenMIS,
+    TokenTIS,
     TRMMean,
     carm_score,
     geomean_score,
@@ -328,3 +331,10 @@ def test_pipeline_from_log_probabilities():
     assert CARM(1.02).keep(z, np.ones((1, 2)))[0]
     w = np.array([geomean_witness(6)])
     assert geomean_score(w, np.ones((1, 6)))[0] == 0.0 and not CARM(2.0).keep(w, np.ones((1, 6)))[0]
+
+
+def test_every_rule_of_the_library_may_be_evaluated_block_by_block():
+    rules = [*ALL_RULES, TokenTIS(), TokenMIS()]
+    assert all(rule.blockwise for rule in rules)
+    public = {v for v in vars(carm_core).values() if isinstance(v, type) and issubclass(v, Rule)}
+    assert {type(rule) for rule in rules} == public - {Rule}
