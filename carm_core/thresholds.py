@@ -94,8 +94,8 @@ def tau_for_certificate(p_out: float, band: tuple[float, float] = DEFAULT_BAND) 
     """
     share = check_number("p_out", p_out, lambda p: 0.0 <= p <= 1.0, "0 <= p_out <= 1", "it is a fraction of tokens")
     tau = math.exp(share * min(boundary_costs(band)))
-    while tau > 1.0 and carm_bound(tau, band) > share:
-        tau = math.nextafter(tau, 1.0)
+    while carm_bound(tau, band) > share:
+        tau -= math.ulp(tau)
     return tau
 
 

@@ -208,3 +208,14 @@ def test_threshold_argument_errors():
         tau_for_reject_rate([0.1], 1)
     with pytest.raises(ValueError, match="p_out: got"):
         tau_for_certificate(1.5)
+
+
+def test_levels_given_as_floats_are_read_to_six_decimals():
+    assert calibrated_tau([0.1], 0.123457).level == tau_for_reject_rate([0.1], 0.123457).level == Fraction(123_457, 10**6)
+    assert calibrated_tau([0.1], 0.1234567).level.denominator <= 10**6
+    assert calibrated_tau([0.1], "0.1234567").level == Fraction(1_234_567, 10**7)
+
+
+def test_a_score_of_zero_needs_a_ratio_of_exactly_one():
+    assert tau_for_reject_rate([0.0], 0).tau == calibrated_tau([0.0], "1/2").tau == 1.0
+    assert tau_for_certificate(0.0) == 1.0
