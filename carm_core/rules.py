@@ -111,8 +111,9 @@ def _additive(rule: Rule, band: Band, budget: float, cost: Callable[[float], flo
     severity = math.inf if budget > 0.0 else 0.0
     edge, sign = (b_minus, -1.0) if costs[0] <= costs[1] else (b_plus, 1.0)
     past = edge + 1.0
-    while cost(sign * past) > budget and past > edge:
-        past = (past + edge) / 2
+    while past > edge and cost(sign * past) > budget:
+        middle = (past + edge) / 2
+        past = middle if middle < past else edge
     return Certificate(
         repr(rule), tau, (float(band[0]), float(band[1])), max(low, high), low, high, why, budget,
         cost_minus=costs[0], cost_plus=costs[1], witness=(sign * past,) if past > edge else None,

@@ -112,3 +112,25 @@ def test_severity_of_trust_region_masking_in_the_paper_band():
     assert (round(c.severity_minus, 4), round(c.severity_plus, 4)) == (0.0931, 0.0694)
     assert TRM(0.05).certificate((0.7, 1.4)).severity_minus == 0.0
     assert CARM(1.02).certificate().severity_minus == math.inf
+
+
+@given(
+    st.floats(1.0, 3.0),
+    st.floats(0.05, 0.999),
+    st.floats(1.001, 8.0),
+)
+def test_certificates_of_every_tau_and_band_are_found(tau, low, high):
+    """The search for a response wholly outside the band ends, also where the nearest one lies within a rounding of the edge."""
+    certificate = CARM(tau).certificate((low, high))
+    edge = min(-math.log(low), math.log(high))
+    if certificate.witness is None:
+        assert math.log(tau) <= edge * (1 + 1e-12)
+    else:
+        (z,) = certificate.witness
+        assert CARM(tau).keep(np.array([[z]]), np.ones((1, 1))).all() and not low <= math.exp(z) <= high
+
+
+@pytest.mark.parametrize("band", [(0.8, 1.2), (0.8, 1.28), (0.5, 2.0), (0.9, 1.1)])
+@pytest.mark.parametrize("tau", [1.001, 1.005, 1.01, 1.02, 1.05, 1.1])
+def test_certificates_of_the_usual_thresholds_are_found(tau, band):
+    assert CARM(tau).certificate(band).p_out == pytest.approx(min(1.0, math.log(tau) / min(-math.log(band[0]), math.log(band[1]))))
