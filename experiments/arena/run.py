@@ -6,7 +6,6 @@ import json
 import logging
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from conformal_core import Outcomes, RolloutPolicy, replay
 
 from .. import arithmetic
+from .actor import stale
 from .rules import BudgetRule, budget, mask
 from .settings import Run, Settings
 
@@ -217,7 +217,8 @@ def run(spec: Run, s: Settings, phase: Callable[[str], None] = lambda name: None
     optimizer = torch.optim.AdamW(model.parameters(), lr=spec.lr, weight_decay=0.0)
     spent = [0.0]  # share of the budget
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: max(0.0, 1 - spent[0]))
-    trainer_class = _stale(CGRPOTrainer, s) if s.actor_delay or s.actor_dtype != "float32" else CGRPOTrainer
+    foreign = s.actor_delay or s.actor_dtype != "float32"
+    trainer_class = stale(CGRPOTrainer, s.actor_delay, s.actor_dtype) if foreign else CGRPOTrainer
     trainer = trainer_class(
         model=model,
         reward_funcs=arithmetic.reward,
@@ -278,32 +279,6 @@ def run(spec: Run, s: Settings, phase: Callable[[str], None] = lambda name: None
         if spec.regime == "few":
             result["pool"] = float(evaluate(trainer.model, tokenizer, data.train, samples=s.eval_samples, seed=spec.seed + 3).mean())
     return result
-
-
-def _stale(trainer_class: Any, s: Settings) -> Any:
-    """The trainer whose rollouts come from weights ``actor_delay`` generations old, rounded to ``actor_dtype``."""
-    import torch
-
-    class StaleTrainer(trainer_class):  # type: ignore[misc]
-        _past: deque[dict[str, torch.Tensor]]
-
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            if self.model.training:
-                past = self.__dict__.setdefault("_past", deque(maxlen=s.actor_delay + 1))
-                past.append({k: v.detach().clone() for k, v in self.model.state_dict().items()})
-            return super()._generate_and_score_completions(inputs)
-
-        def _draw(self, *args: Any, **kwargs: Any) -> Any:
-            kind = getattr(torch, s.actor_dtype)
-            now = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
-            actor = {k: v.to(kind).to(v.dtype) if v.is_floating_point() else v for k, v in self._past[0].items()}
-            self.model.load_state_dict(actor)
-            try:
-                return super()._draw(*args, **kwargs)
-            finally:
-                self.model.load_state_dict(now)
-
-    return StaleTrainer
 
 
 def main(spec: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import arithmetic
-from .actor import rounded
+from ..arena.actor import rounded
 from .source import Source, Variant
 
 __all__ = ["SOURCE", "TAUS"]

@@ -108,7 +108,7 @@ def train(
     from conformal_trl import CGRPOConfig, CGRPOTrainer
 
     from .. import models
-    from .actor import stale
+    from ..arena.actor import stale
 
     transformers.utils.logging.set_verbosity_error()
     d = experiment.data

@@ -105,5 +105,5 @@ def test_files(tmp_path):
     file.write_text('name = "x"')
     with pytest.raises(ValueError, match="paper: got nothing; need a value"):
         read(file)
-    with pytest.raises(ValueError, match="need a TOML file or a name such as cgrpo/qwen2.5-7b-gsm8k"):
+    with pytest.raises(ValueError, match=r"need a TOML file or a name such as cgrpo/qwen2\.5-7b-gsm8k"):
         read("qwen2.5-7b-gsm8k")

@@ -12,8 +12,8 @@ import torch
 
 from experiments import models
 from experiments.__main__ import main as cli
+from experiments.arena.actor import rounded, stale
 from experiments.reproduce import cgrpo_runs, coverage_runs, mask_runs, response_runs, schedule, source
-from experiments.reproduce.actor import rounded, stale
 from experiments.reproduce.catalogue import ITEMS
 from experiments.reproduce.training import weaken
 
