@@ -78,9 +78,10 @@ def report(root: Path, core: str, results: Sequence[Results], explained: Path) -
 
     def why(module: str, before: str, after: str) -> str:
         for e in reasons:
-            if "module" in e and (e["module"], e["before"], e["after"]) == (module, before, after):
-                return str(e["why"])
-            if "module" not in e and e["before"] in before and before.replace(e["before"], e["after"]) == after:
+            here = e.get("module", module) == module
+            whole = (e.get("before"), e.get("after")) == (before, after)
+            part = "before" in e and "module" not in e and e["before"] in before and before.replace(e["before"], e["after"]) == after
+            if here and (whole or part or ("contains" in e and e["contains"] in before)):
                 return str(e["why"])
         return "not explained yet"
 

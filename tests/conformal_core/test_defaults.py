@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 
 import conformal_core
+import conformal_core.testing
 
 DEFAULTS: dict[str, dict[str, object]] = {
     "APS": {"set_rule": "randomized"},
@@ -85,6 +86,15 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "share_interval": {"level": "0.95", "adaptive": False},
     "signal_score": {"m": 1},
     "singleton_probability": {"rule": "randomized"},
+    "testing.check_calibrator": {"tight": False, "max_examples": 200},
+    "testing.check_coverage_law": {"alpha": "1/1000"},
+    "testing.check_exchangeability": {"width": 4, "max_examples": 100},
+    "testing.check_inclusion": {"thresholds": (0.0, 0.999), "max_examples": 200},
+    "testing.check_joint_calibrator": {"budgets": 2, "max_examples": 200},
+    "testing.check_rollout_policy": {"max_examples": 100},
+    "testing.check_score": {"grid": (1, 2, 4), "max_examples": 150},
+    "testing.check_sub_additivity": {"budgets": 2, "max_examples": 200},
+    "testing.outcome_tables": {"max_n": 6, "width": 4, "answers": 3},
     "uniforms": {"step": 0, "stream": ""},
     "vote_report": {"level": "0.95"},
     "wrong_stop_level": {"statistic": "top_share"},
