@@ -1,8 +1,10 @@
 """The public checks pass on the objects of this package and fail on broken ones."""
 
 import math
+import re
 import subprocess
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -281,3 +283,21 @@ def test_coverage_law_is_the_exact_tail():
 def test_the_packages_do_not_import_hypothesis():
     code = "import sys, conformal_core, carm_core; assert 'hypothesis' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class StartsWithNothing(FixedBudget):
+    """A prompt may begin without a response."""
+
+    def first(self, prompt_ids, step):
+        return np.zeros(len(prompt_ids), np.int64)
+
+
+def test_a_policy_may_ask_for_nothing_first():
+    check_rollout_policy(lambda: StartsWithNothing(2), max_examples=10)
+
+
+def test_joint_coverage_that_falls_short_is_reported_with_what_was_due():
+    with pytest.raises(AssertionError, match="joint coverage of ") as failure:
+        check_joint_calibrator(lambda s, delta: np.full(s.shape[1], -1.0), max_examples=20)
+    delta, need = re.search(r"at delta = (\S+) is 0/\d+; need (\S+)", str(failure.value)).groups()
+    assert Fraction(need) == 1 - Fraction(delta)
