@@ -177,8 +177,9 @@ def test_score_uses_current_against_rollout_not_old_policy():
 def test_half_precision_is_upcast_before_subtracting_and_warned_about_once():
     carm_core.logratio._warned.clear()
     a, b = torch.tensor([[-10.0]], dtype=torch.bfloat16), torch.tensor([[-0.0103]], dtype=torch.bfloat16)
-    with pytest.warns(UserWarning, match="bfloat16"):
+    with pytest.warns(UserWarning, match="bfloat16") as caught:
         got = log_ratio(a, b, torch.ones(1, 1))
+    assert [w.filename for w in caught] == [__file__]
     assert got.z.dtype == torch.float32
     assert got.z.item() == a.float().item() - b.float().item()
     assert got.z.item() != (a - b).float().item()
