@@ -220,3 +220,43 @@ def test_group_advantages_argument_errors():
 def test_tau_choice_json_round_trip(scores, delta):
     choice = calibrated_tau(scores, delta)
     assert TauChoice.from_json(choice.to_json()) == choice
+
+
+@some
+@given(batches(), st.data())
+def test_every_number_of_a_report_written_out(batch, data):
+    rows, z, mask = batch
+    n = len(rows)
+    rows, z, spoiled = [list(r) for r in rows], z.copy(), data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    for i in range(n):
+        if rows[i] and spoiled[i]:
+            rows[i][0] = math.nan
+            z[i, np.flatnonzero(mask[i])[0]] = math.nan
+    keep = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    rewards = np.array(data.draw(st.lists(st.sampled_from([-1.0, 0.0, 0.5]), min_size=n, max_size=n)))
+    got = mask_report(z, mask, keep, rewards)
+    live = [i for i in range(n) if rows[i]]
+    rejected, finite = [i for i in live if not keep[i]], [i for i in live if not spoiled[i]]
+    d = [math.fsum(map(abs, rows[i])) / len(rows[i]) for i in finite]
+    g = [math.fsum(rows[i]) / len(rows[i]) for i in finite]
+
+    def mean(values):
+        return sum(values) / len(values) if len(values) else 0.0
+
+    assert (got.responses, got.tokens, got.nonfinite) == (len(live), sum(map(len, rows)), len(live) - len(finite))
+    assert got.rejected_fraction == pytest.approx(len(rejected) / max(len(live), 1))
+    assert got.rejected_token_fraction == pytest.approx(sum(len(rows[i]) for i in rejected) / max(got.tokens, 1))
+    assert got.rejected_success_fraction == pytest.approx(mean([rewards[i] > 0 for i in rejected]))
+    assert (got.mean_d, got.max_d, got.mean_g) == pytest.approx((mean(d), max(d, default=0.0), mean(g)), abs=1e-12)
+    assert got.mean_cancellation == pytest.approx(mean([1 - abs(b) / a if a else 0.0 for a, b in zip(d, g, strict=True)]), abs=1e-9)
+    assert mask_report(z, mask, keep).rejected_success_fraction == 0.0
+
+
+def test_a_report_of_nothing_is_zeros():
+    for z, mask in ((np.zeros((0, 3)), np.zeros((0, 3))), (np.ones((2, 3)), np.zeros((2, 3)))):
+        report = mask_report(z, mask, np.zeros(len(z), dtype=bool), np.ones(len(z)))
+        assert (report.responses, report.tokens, report.nonfinite, report.warnings) == (0, 0, 0, ())
+        assert {report.rejected_fraction, report.rejected_token_fraction, report.rejected_success_fraction} == {0.0}
+        assert (report.mean_d, report.max_d, report.mean_g, report.mean_cancellation) == (0.0, 0.0, 0.0, 0.0)
+    nan = mask_report(np.full((2, 1), np.nan), np.ones((2, 1)), np.zeros(2, dtype=bool))
+    assert (nan.mean_d, nan.max_d, nan.mean_g, nan.mean_cancellation, nan.nonfinite) == (0.0, 0.0, 0.0, 0.0, 2)
