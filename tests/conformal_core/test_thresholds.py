@@ -1,4 +1,5 @@
 import json
+import warnings
 from fractions import Fraction
 from math import ceil, inf
 from pathlib import Path
@@ -90,3 +91,16 @@ def test_bonferroni_holds_jointly_where_one_level_per_budget_does_not():
             missed[rule] += bool((s[-1] > q).any())
     assert binomtest(missed["bonferroni"], replicates, float(delta), "greater").pvalue > 1e-3
     assert binomtest(missed["per_budget"], replicates, 4 * float(delta), "greater").pvalue < 1e-3
+
+
+def test_the_last_rank_is_attained_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = calibrate_thresholds(np.arange(18.0).reshape(9, 2), (2, 4), "0.1")
+    assert found.ranks == (9, 9) and found.attainable == (True, True) and found.q == (16, 17)
+
+
+@pytest.mark.parametrize(("rule", "reference", "why"), [("split_ecdf", None, "compares"), ("max_score", [[1, 2]], "does not compare")])
+def test_a_reference_is_for_the_rule_that_compares(rule, reference, why):
+    with pytest.raises(ValueError, match=f"because '{rule}' {why} scores with those of other prompts"):
+        calibrate_thresholds([[1, 2]], (2, 4), "0.1", rule, reference=reference)

@@ -56,4 +56,5 @@ def test_warnings_point_at_the_caller(name: str) -> None:
         warnings.simplefilter("always")
         CALLS[name]()
     assert [w.filename for w in caught] == [__file__]
+    assert caught[0].lineno in {line for _, _, line in CALLS[name].__code__.co_lines()}
     assert caught[0].category is UserWarning
