@@ -58,6 +58,7 @@ def test_certificates():
     )
     refuses("p_out: got 0; need 0 < p_out <= 1; because severity is the mean over violating tokens", lambda: severity_bound(0.0, 1.02))
     refuses("p_out: got 1.5; need 0 <= p_out <= 1; because it is a fraction of tokens", lambda: tau_for_certificate(1.5))
+    refuses("p_out: got 1.01; need 0 < p_out <= 1; because severity is the mean over violating tokens", lambda: severity_bound(1.01, 1.02))
     assert finite_T_bound(1, 1.02) == 0.0 and severity_bound(1.0, 1.28) > 0 and tau_for_certificate(0.0) == 1.0
 
 
