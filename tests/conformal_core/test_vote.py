@@ -231,3 +231,21 @@ def test_report_counts_and_intervals():
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=f"^{message}.*; because "):
         call()
+
+
+def test_without_a_period_a_vote_is_calibrated_once():
+    vote = ConformalVote((2, 4), delta="1/4", n_calibration=9)
+    assert vote.calibration(0) is not None
+    vote.calibrate(outcomes(np.zeros((9, 4), np.int64)))
+    assert all(vote.calibration(step) is None for step in (1, 124, 10**9))
+
+
+def test_audit_counts_prompts_that_committed_only():
+    """One stops on gold, one on another answer, one has drawn too little to stop."""
+    table = outcomes([[0, 0], [1, 1], [1, 0]], np.zeros(3, np.int64)).prefix(np.array([2, 2, 1]))
+    assert unanimous_vote((2, 4)).audit(table.widen(4)) == {"wrong": (1, 2)}
+
+
+def test_the_share_saved_is_what_the_mean_leaves_of_k_max():
+    report = vote_report(unanimous_vote((2, 4)), outcomes([[0, 0, 0, 0], [0, 1, 0, 0], [2, 2, 0, 0]]))
+    assert report.mean_k == 8 / 3 and report.saved == pytest.approx(1 / 3, abs=1e-15)
