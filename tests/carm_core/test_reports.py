@@ -260,3 +260,11 @@ def test_a_report_of_nothing_is_zeros():
         assert (report.mean_d, report.max_d, report.mean_g, report.mean_cancellation) == (0.0, 0.0, 0.0, 0.0)
     nan = mask_report(np.full((2, 1), np.nan), np.ones((2, 1)), np.zeros(2, dtype=bool))
     assert (nan.mean_d, nan.max_d, nan.mean_g, nan.mean_cancellation, nan.nonfinite) == (0.0, 0.0, 0.0, 0.0, 2)
+
+
+def test_noise_floor_of_two_tokens():
+    z, ones = np.array([[0.1, 0.3]]), np.ones((1, 2))
+    floor = noise_floor(z, np.zeros((1, 2)), ones, taus=[math.exp(0.25)])
+    assert (floor.bias, floor.sigma) == pytest.approx((0.2, 0.1))
+    edge = np.array([[math.log(1.02)]])
+    assert noise_floor(edge, np.zeros((1, 1)), np.ones((1, 1)), taus=[1.02, 1.0]).reject_rates == ((1.02, 0.0), (1.0, 1.0))
