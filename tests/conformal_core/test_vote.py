@@ -249,3 +249,31 @@ def test_audit_counts_prompts_that_committed_only():
 def test_the_share_saved_is_what_the_mean_leaves_of_k_max():
     report = vote_report(unanimous_vote((2, 4)), outcomes([[0, 0, 0, 0], [0, 1, 0, 0], [2, 2, 0, 0]]))
     assert report.mean_k == 8 / 3 and report.saved == pytest.approx(1 / 3, abs=1e-15)
+
+
+def test_the_last_budget_before_k_max_counts():
+    """A tie at 2, the wrong answer ahead at 3, the first answer on a tie at 4: only the stop at 3 differs from the end."""
+    table = outcomes([[0, 1, 1, 0]], [0])
+    for statistic in ("share", "margin"):
+        ahead, leader = settledness(table.codes, 3, 4, statistic)
+        assert leader.tolist() == [1]
+        assert vote_loss_level(table, (2, 3, 4), statistic, "differs").tolist() == ahead.tolist()
+        assert ahead[0] > vote_loss_level(table, (2, 4), statistic, "differs")[0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ("differs", "the committed answer is not the vote at 8"),
+        ("wrong", "the committed answer is not gold"),
+        ("worse", "the committed answer is not gold and the vote at 8 is"),
+    ],
+)
+def test_the_guarantee_names_the_loss(loss, words):
+    rule = calibrate_vote(outcomes(np.zeros((9, 8), np.int64), np.zeros(9)), (2, 4, 8), "1/4", loss)
+    assert f"({words})" in rule.guarantee and "the 9 calibration prompts" in rule.guarantee
+
+
+def test_an_unattainable_level_is_named_beside_what_is():
+    with pytest.warns(UserWarning, match=r"n: got 3 calibration prompts; need 9; because .* bounded only by 1/4 > 1/10"):
+        calibrate_vote(outcomes(np.zeros((3, 8), np.int64)), (2, 8), "0.1")
