@@ -18,7 +18,7 @@ test: $(DONE)
 	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu"
 
 test-slow: $(DONE)
-	$(BIN)/python -m pytest -q -m "slow and not gpu"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow and not gpu"
 
 lint: $(DONE)
 	$(BIN)/ruff check .
