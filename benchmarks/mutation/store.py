@@ -83,7 +83,7 @@ def report(root: Path, core: str, results: Sequence[Results], explained: Path) -
             part = "before" in e and "module" not in e and e["before"] in before and before.replace(e["before"], e["after"]) == after
             if here and (whole or part or ("contains" in e and e["contains"] in before)):
                 return str(e["why"])
-        return "not explained yet"
+        return "no reason given, or a test written since not tried yet"
 
     rows, listed, number, total, alive = [], [], 0, 0, 0
     for result in results:
