@@ -67,11 +67,35 @@ def _batch(rows: list[list[float]], fill: float = 0.0, extra: int = 0) -> tuple[
     return z, mask
 
 
+def _spread(rows: list[list[float]], fill: float) -> tuple[Any, Any]:
+    """The same live tokens, each behind one that does not count."""
+    z, mask = _batch(rows)
+    apart, live = np.full((len(rows), 2 * z.shape[1]), fill), np.zeros((len(rows), 2 * z.shape[1]))
+    apart[:, 1::2], live[:, 1::2] = np.where(mask > 0, z, fill), mask
+    return apart, live
+
+
+def _just_kept(keep: Keep, row: list[float]) -> list[float]:
+    """The largest multiple of ``row`` that is kept, less a part in 10^9; ``row`` itself if it has no such multiple."""
+
+    def kept(scale: float) -> bool:
+        return bool(keep(*_batch([[scale * x for x in row]]))[0])
+
+    low, high = 0.0, 1.0
+    while kept(high) and high < 64:
+        low, high = high, 2 * high
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if kept(middle) else (low, middle)
+    scale = low * (1 - 1e-9)
+    return [scale * x for x in row] if low > 0 and kept(scale) else row
+
+
 def check_mask(rule: Rule | Keep, *, max_examples: int = 200) -> None:
     """A mask decides each response alone, from its live tokens, and rejects what is not finite.
 
-    Order and company of the responses, padding and what stands in it do not matter; a response with a NaN or infinite log-ratio on a live
-    token is rejected.
+    Order and company of the responses, padding (behind, before and between live tokens) and what stands in it do not matter; a response
+    with a NaN or infinite log-ratio on any live token is rejected; asked again it answers the same, and its arguments stay as they were.
 
     Parameters
     ----------
@@ -93,23 +117,30 @@ def check_mask(rule: Rule | Keep, *, max_examples: int = 200) -> None:
     ...     print("the mean runs over padding, or NaN * 0 is NaN")
     the mean runs over padding, or NaN * 0 is NaN
     """
-    keep = _keep(rule)
+    keep, asked = _keep(rule), []
 
     @_searching(max_examples)
     @given(st.lists(log_ratio_rows, min_size=1, max_size=4), st.randoms(use_true_random=False), st.sampled_from(_NOT_FINITE))
     def sound(rows: list[list[float]], random: Any, bad: float) -> None:
-        kept = keep(*_batch(rows))
+        z, mask = _batch(rows, 5.0, 1)
+        kept = keep(z, mask)
+        _require(np.array_equal(z, _batch(rows, 5.0, 1)[0]), f"{rows}: the mask writes into its arguments")
+        asked.append((rows, kept))
         order = random.sample(range(len(rows)), len(rows))
         _require((keep(*_batch([rows[i] for i in order])) == kept[order]).all(), f"{rows}: the order of the responses matters")
         alone = np.concatenate([keep(*_batch([row])) for row in rows])
         _require((alone == kept).all(), f"{rows}: kept {kept.tolist()} together, {alone.tolist()} one by one")
         for fill in (5.0, math.nan):
             _require((keep(*_batch(rows, fill, 3)) == kept).all(), f"{rows}: padding that holds {fill} changes the decision")
+            _require((keep(*_spread(rows, fill)) == kept).all(), f"{rows}: tokens between that do not count and hold {fill} change it")
         for i, row in enumerate(rows):
-            spoilt = [*rows[:i], [*row[:-1], bad], *rows[i + 1 :]]
+            at = random.randrange(len(row))
+            spoilt = [*rows[:i], [*row[:at], bad, *row[at + 1 :]], *rows[i + 1 :]]
             _require(not keep(*_batch(spoilt))[i], f"{spoilt[i]}: kept although a live log-ratio is not finite")
 
     sound()
+    for rows, kept in asked[:50]:
+        _require((keep(*_batch(rows, 5.0, 1)) == kept).all(), f"{rows}: decided otherwise when asked again later")
 
 
 def check_certificate(
@@ -152,9 +183,7 @@ def check_certificate(
     claimed, keep = certificate, _keep(rule)
     low, high = -boundary_costs(band)[0], boundary_costs(band)[1]
 
-    @_searching(max_examples)
-    @given(log_ratio_rows)
-    def kept_within(row: list[float]) -> None:
+    def within(row: list[float]) -> None:
         z, mask = _batch([row])
         if not keep(z, mask)[0]:
             return
@@ -173,7 +202,17 @@ def check_certificate(
                 spent += excess
             _require(spent <= claimed.budget + 1e-9, f"log-ratios {row} are accepted and spend {spent:.4g} of {claimed.budget:.4g}")
 
+    @_searching(max_examples)
+    @given(log_ratio_rows)
+    def kept_within(row: list[float]) -> None:
+        within(row)
+        within(_just_kept(keep, row))
+
     kept_within()
+    for length in (*range(1, 33), 64, 257, 1024):
+        for count in sorted({min(m, length) for m in (1, 2, 3, 5, 8, length // 8, length // 2, length)}):
+            for edge in (low - 1e-9, high + 1e-9):
+                within([edge] * count + [0.0] * (length - count))
     if claimed.witness is not None:
         z, mask = _batch([list(claimed.witness)])
         outside = ((z < low) | (z > high)).all()
@@ -203,8 +242,9 @@ def check_mask_inclusion(inner: Rule | Keep, outer: Rule | Keep, *, max_examples
     @_searching(max_examples)
     @given(log_ratio_rows)
     def inside(row: list[float]) -> None:
-        z, mask = _batch([row])
-        _require(second(z, mask)[0] or not first(z, mask)[0], f"log-ratios {row}: kept by the inner mask, not by the outer one")
+        for tried in (row, _just_kept(first, row)):
+            z, mask = _batch([tried])
+            _require(second(z, mask)[0] or not first(z, mask)[0], f"log-ratios {tried}: kept by the inner mask, not by the outer one")
 
     inside()
 
@@ -238,12 +278,16 @@ def check_sub_additivity(score: MaskScore, *, cancels: bool = False, max_example
     >>> check_sub_additivity(geomean_score, cancels=True, max_examples=50)
     """
 
+    number = st.floats(-2, 2).map(lambda x: x if abs(x) > 1e-6 else 0.0)  # squares must not underflow
+
     @_searching(max_examples)
-    @given(st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=1, max_size=6), st.floats(-3, 3))
+    @given(st.lists(st.tuples(number, number), min_size=1, max_size=6), number)
     def norm(pairs: list[tuple[float, float]], c: float) -> None:
         y, z = (np.array([column]) for column in zip(*pairs, strict=True))
         ones = np.ones(y.shape)
         a, b, both, scaled = (float(score(x, ones)[0]) for x in (y, z, y + z, c * z))
+        padded = float(score(np.append(z, [[math.nan]], axis=1), np.append(ones, [[0.0]], axis=1))[0])
+        _require(abs(padded - b) <= 1e-9, f"d(z) = {b:.4g}, but {padded:.4g} with padding, for z = {z[0].tolist()}")
         _require(a >= 0 and b >= 0, f"scores {a:.4g} and {b:.4g}; need at least 0")
         _require(both <= a + b + 1e-9, f"d(y + z) = {both:.4g} above {a:.4g} + {b:.4g} for y = {y[0].tolist()}, z = {z[0].tolist()}")
         _require(abs(scaled - abs(c) * b) <= 1e-9, f"d({c:.4g} z) = {scaled:.4g}, |c| d(z) = {abs(c) * b:.4g} for z = {z[0].tolist()}")
@@ -256,7 +300,12 @@ def check_sub_additivity(score: MaskScore, *, cancels: bool = False, max_example
 
 
 def _keep(rule: Rule | Keep) -> Keep:
-    """The decision on responses of negative advantage, the side that every rule certifies."""
-    if isinstance(rule, Rule):
-        return lambda z, mask: np.asarray(rule.keep(z, mask, -np.ones(len(z))), dtype=bool)
-    return lambda z, mask: np.asarray(rule(z, mask), dtype=bool)
+    """The decision on responses of negative advantage, the side that every rule certifies; one 0 or 1 per response."""
+
+    def decide(z: Any, mask: Any) -> Any:
+        kept = np.asarray(rule.keep(z, mask, -np.ones(len(z))) if isinstance(rule, Rule) else rule(z, mask))
+        _require(kept.shape == (len(z),), f"the mask has shape {kept.shape} for {len(z)} responses; need ({len(z)},)")
+        _require(((kept == 0) | (kept == 1)).all(), f"the mask holds {kept.tolist()}; need True or False")
+        return kept.astype(bool)
+
+    return decide

@@ -49,7 +49,9 @@ SetRule = Callable[[NDArray[np.int64], int, float, NDArray[np.float64]], AnswerS
 
 #: Levels at which ranks are decided: 1/d and j/20.
 levels = st.one_of(st.integers(2, 12).map(lambda d: Fraction(1, d)), st.integers(1, 19).map(lambda j: Fraction(j, 20)))
-_numbers = st.one_of(st.integers(0, 4).map(float), st.just(float("inf")), st.floats(0, 1))
+_numbers = st.one_of(st.integers(-2, 4).map(float), st.just(float("inf")), st.floats(0, 1))
+#: Sizes beyond those searched: n = 9 is the first at which a rank computed in binary64 is wrong.
+_SIZES = (9, 19, 49)
 
 
 @st.composite
@@ -76,6 +78,8 @@ def _searching(max_examples: int) -> settings:
 def check_calibrator(threshold: Calibrator, *, tight: bool = False, max_examples: int = 200) -> None:
     """``threshold(scores, delta)`` covers: P(S <= q) >= 1 - delta for every exchangeable law, ties and +inf included.
 
+    Searched up to n = 7; distinct scores also at n = 9, 19, 49 for delta = j/20, where ranks in binary64 go wrong.
+
     Parameters
     ----------
     threshold : callable
@@ -100,22 +104,29 @@ def check_calibrator(threshold: Calibrator, *, tight: bool = False, max_examples
     ...     check_calibrator(lambda scores, delta: max(scores), max_examples=50)
     ... except AssertionError as counterexample:
     ...     print(counterexample)
-    coverage of the scores [0.0, 1.0] at delta = 1/3 is 1/2; need at least 2/3
+    coverage of the scores [0.0, inf] at delta = 1/3 is 1/2; need at least 2/3
     """
+
+    def held(scores: list[float], delta: Fraction) -> None:
+        s = np.array(scores)
+        hits = sum(bool(s[i] <= threshold(np.delete(s, i), delta)) for i in range(len(s)))
+        covered = Fraction(hits, len(s))
+        _require(covered >= 1 - delta, f"coverage of the scores {scores} at delta = {delta} is {covered}; need at least {1 - delta}")
+        exact = Fraction(conformal_rank(len(s) - 1, delta), len(s))
+        if tight and len(set(scores)) == len(scores):
+            _require(covered == exact, f"coverage of the distinct scores {scores} at delta = {delta} is {covered}; need {exact}")
 
     @_searching(max_examples)
     @given(st.lists(_numbers, min_size=2, max_size=8), levels)
     def covers(values: list[float], delta: Fraction) -> None:
         for scores in (values, [float(i) for i in range(len(values))]):
-            s = np.array(scores)
-            hits = sum(bool(s[i] <= threshold(np.delete(s, i), delta)) for i in range(len(s)))
-            covered = Fraction(hits, len(s))
-            _require(covered >= 1 - delta, f"coverage of the scores {scores} at delta = {delta} is {covered}; need at least {1 - delta}")
-            exact = Fraction(conformal_rank(len(s) - 1, delta), len(s))
-            if tight and len(set(scores)) == len(scores):
-                _require(covered == exact, f"coverage of the distinct scores {scores} at delta = {delta} is {covered}; need {exact}")
+            held(scores, delta)
 
     covers()
+    for n in _SIZES:
+        fine = np.random.default_rng(n).random(n + 1).tolist()
+        for j in range(1, 20):
+            held(fine, Fraction(j, 20))
 
 
 def check_joint_calibrator(thresholds: JointCalibrator, *, budgets: int = 2, max_examples: int = 200) -> None:
@@ -142,13 +153,18 @@ def check_joint_calibrator(thresholds: JointCalibrator, *, budgets: int = 2, max
     >>> check_joint_calibrator(lambda s, d: max_rank(s, d).q, max_examples=50)
     """
 
+    entries = st.one_of(st.integers(0, 5).map(float), st.just(float("inf")))
+
     @_searching(max_examples)
-    @given(st.lists(st.lists(st.integers(0, 5), min_size=budgets, max_size=budgets), min_size=2, max_size=8), levels)
-    def covers(rows: list[list[int]], delta: Fraction) -> None:
-        s = np.array(rows, np.float64)
+    @given(st.lists(st.lists(entries, min_size=budgets, max_size=budgets), min_size=2, max_size=8), levels)
+    def covers(rows: list[list[float]], delta: Fraction) -> None:
+        s, hits = np.array(rows, np.float64), 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            hits = sum(bool((s[i] <= np.asarray(thresholds(np.delete(s, i, 0), delta))).all()) for i in range(len(s)))
+            for i in range(len(s)):
+                q = np.asarray(thresholds(np.delete(s, i, 0), delta))
+                _require(q.shape == (budgets,), f"thresholds of shape {q.shape} for {rows}; need one per budget, ({budgets},)")
+                hits += bool((s[i] <= q).all())
         _require(Fraction(hits, len(s)) >= 1 - delta, f"joint coverage of {rows} at delta = {delta} is {hits}/{len(s)}; need {1 - delta}")
 
     covers()
@@ -218,9 +234,9 @@ def check_exchangeability(scores: Callable[[Outcomes], NDArray[np.float64]], *, 
 def check_score(score: Score, *, grid: Sequence[int] = (1, 2, 4), max_examples: int = 150) -> None:
     """A :class:`conformal_core.Score` satisfies what C-GRPO's Corollary 4 needs, at every budget and threshold.
 
-    Exchangeability (:func:`check_exchangeability`); coverage of its calibrated threshold by exact count; only the first k responses are
-    read; **inclusion**: a stop on an answer that is not gold implies a gold score above the threshold, so P(wrong stop) <= delta; nothing
-    stops at q >= 1, where unsampled answers are in the set.
+    Exchangeability (:func:`check_exchangeability`) of scores and stops; coverage of its calibrated threshold by exact count; only the first
+    k responses are read; the gold is whichever answer is named so; **inclusion**: a stop on an answer that is not gold implies a gold
+    score above the threshold, so P(wrong stop) <= delta; nothing stops at q >= 1, where unsampled answers are in the set.
 
     Parameters
     ----------
@@ -247,8 +263,9 @@ def check_score(score: Score, *, grid: Sequence[int] = (1, 2, 4), max_examples: 
     check_exchangeability(scored, width=width, max_examples=max_examples)
 
     @_searching(max_examples)
-    @given(outcome_tables(width=width), levels, st.floats(0, 1))
-    def valid(o: Outcomes, delta: Fraction, other: float) -> None:
+    @given(outcome_tables(width=width), levels, st.floats(0, 1), st.integers(0, 2))
+    def valid(o: Outcomes, delta: Fraction, other: float, gold: int) -> None:
+        o = _renamed(o, gold)
         u, table = _coins(o), scored(o)
         for m, k in enumerate(grid):
             short = score.gold_scores(o.prefix(k), (k,), u)[:, 0]
@@ -257,9 +274,16 @@ def check_score(score: Score, *, grid: Sequence[int] = (1, 2, 4), max_examples: 
             _require(Fraction(missed, o.n) <= delta, f"coverage at budget {k} of {_show(o)}, delta = {delta}: {missed}/{o.n} missed")
             for q in {other, *(float(x) for x in table[:, m]), 1.0, float("inf")}:
                 stop, answer = score.stop(o, k, q, u)
+                for i in range(o.n):
+                    one, named = score.stop(o.take(np.array([i])), k, q, u[i : i + 1])
+                    same = one[0] == stop[i] and (not stop[i] or named[0] == answer[i])
+                    _require(same, f"a stop at budget {k}, q = {q:g} of {_show(o)} depends on place or company, or is drawn anew")
+                hidden, guess = score.stop(_flip_unseen(o, np.full(o.n, k)), k, q, u)
+                same = np.array_equal(hidden, stop) and np.array_equal(guess[stop], answer[stop])
+                _require(same, f"a stop at budget {k}, q = {q:g} of {_show(o)} depends on responses after the first {k}")
                 if q >= 1:
                     _require(not stop.any(), f"{_show(o)} stops at budget {k} with q = {q}, where every unsampled answer is in the set")
-                right = answer == 0 if score.needs_answers else o.passes[:, :k].any(axis=1)
+                right = answer == gold if score.needs_answers else o.passes[:, :k].any(axis=1)
                 wrong = stop & ~right
                 text = f"a wrong stop at budget {k}, q = {q:g} of {_show(o)} though the gold score is within the threshold"
                 _require((table[wrong, m] > q).all(), text)
@@ -303,8 +327,10 @@ def check_inclusion(inner: SetRule, outer: SetRule, *, thresholds: tuple[float, 
 def check_rollout_policy(make: Callable[[], RolloutPolicy], *, max_examples: int = 100) -> None:
     """A :class:`conformal_core.RolloutPolicy` decides from what was drawn, prompt by prompt, and says so again after a restart.
 
-    Undrawn columns do not matter; neither do order and company of the prompts; asked twice it answers the same; it asks for no more than
-    ``k_max`` and for nothing there; it keeps only drawn responses; ``state_dict`` survives JSON and restores the same decisions.
+    That is asked of ``first``, ``more`` and ``keep``, before and after an ``update``.  Undrawn columns do not matter; neither do order and
+    company of the prompts; asked again, at once or later in the step, it answers the same and leaves the outcomes as they were; it asks for
+    no more than ``k_max`` and for nothing there; it keeps only drawn responses; ``state_dict`` survives JSON and restores the decisions.
+    Selection across prompts (a knapsack over the batch, say) is by design no function of one prompt and does not pass.
 
     Parameters
     ----------
@@ -324,32 +350,53 @@ def check_rollout_policy(make: Callable[[], RolloutPolicy], *, max_examples: int
     """
     k_max = make().k_max
 
+    def restored(policy: RolloutPolicy) -> RolloutPolicy:
+        try:
+            state = json.loads(json.dumps(policy.state_dict()))
+        except TypeError as error:
+            raise AssertionError(f"state_dict: need plain JSON values; {error}") from None
+        again = make()
+        again.load_state_dict(state)
+        return again
+
+    def pure(name: str, ask: Callable[[RolloutPolicy, Outcomes], Any], policy: RolloutPolicy, o: Outcomes, order: Any) -> Any:
+        """The answer, if it is the same when asked again, after a restart, in another order and prompt by prompt."""
+        before, answer = _codes(o).copy(), ask(policy, o)
+        _require(np.array_equal(ask(policy, o), answer), f"{name}: answers differently when asked again about {_show(o)}")
+        _require(np.array_equal(before, _codes(o)), f"{name}: writes into the outcomes {_show(o)}")
+        _require(np.array_equal(ask(policy, o.take(order)), answer[order]), f"{name}: depends on the order of the prompts of {_show(o)}")
+        alone = np.concatenate([ask(policy, o.take(np.array([i]))) for i in range(o.n)])
+        _require(np.array_equal(alone, answer), f"{name}: depends on the other prompts of {_show(o)}")
+        _require(np.array_equal(ask(restored(policy), o), answer), f"state_dict: {name} of a restored policy differs on {_show(o)}")
+        return answer
+
     @_searching(max_examples)
     @given(outcome_tables(width=k_max), st.randoms(use_true_random=False))
     def honest(table: Outcomes, random: Any) -> None:
-        policy, ids = make(), table.prompt_ids
+        policy = make()
         order = np.array(random.sample(range(table.n), table.n))
-        first = policy.first(ids, 0)
-        _require(np.array_equal(policy.first(ids[order], 0), first[order]), "first: depends on the order of the prompts")
+        first = pure("first", lambda p, o: p.first(o.prompt_ids, 0), policy, table, order)
         drawn = np.minimum(first, k_max)
         _require((first == drawn).all() and (first >= 0).all(), f"first: asks for {first.tolist()}; need 0 to k_max = {k_max}")
+        asked = []
         for _ in range(k_max + 1):
-            seen = table.prefix(drawn)
-            more = policy.more(seen)
-            _require(np.array_equal(policy.more(seen), more), f"more: answers differently when asked again about {_show(seen)}")
-            _require(np.array_equal(policy.more(_flip_unseen(table, drawn)), more), f"more: reads undrawn responses of {_show(seen)}")
-            _require(np.array_equal(policy.more(seen.take(order)), more[order]), f"more: depends on the order of {_show(seen)}")
-            alone = [int(policy.more(seen.take(np.array([i])))[0]) for i in range(seen.n)]
-            _require(alone == more.tolist(), f"more: depends on the other prompts of {_show(seen)}")
+            seen, unseen = table.prefix(drawn), _flip_unseen(table, drawn)
+            more = pure("more", lambda p, o: p.more(o), policy, seen, order)
+            _require(np.array_equal(policy.more(unseen), more), f"more: reads undrawn responses of {_show(seen)}")
             _require((more >= 0).all() and (drawn + more <= k_max).all(), f"more: asks for {more.tolist()} at {drawn.tolist()} of {k_max}")
-            again = make()
-            again.load_state_dict(json.loads(json.dumps(policy.state_dict())))
-            _require(np.array_equal(again.more(seen), more), f"state_dict: a restored policy decides otherwise on {_show(seen)}")
-            kept = policy.keep(seen)
+            _require((more == np.floor(more)).all(), f"more: asks for {more.tolist()}; need whole responses")
+            kept = pure("keep", lambda p, o: p.keep(o), policy, seen, order)
             _require(not (kept & ~seen.live).any(), f"keep: holds responses of {_show(seen)} that were not drawn")
+            _require(np.array_equal(policy.keep(unseen), kept), f"keep: reads undrawn responses of {_show(seen)}")
+            asked.append((seen, more))
             if not more.any():
-                return
-            drawn = drawn + more
+                break
+            drawn = drawn + np.asarray(more, np.int64)
+        for seen, more in asked:
+            _require(np.array_equal(policy.more(seen), more), f"more: answers differently when asked later about {_show(seen)}")
+        policy.update(asked[-1][0])
+        pure("first", lambda p, o: p.first(o.prompt_ids, 1), policy, table, order)
+        pure("more", lambda p, o: p.more(o), policy, asked[0][0], order)
 
     honest()
 
@@ -399,9 +446,17 @@ def _coins(o: Outcomes) -> NDArray[np.float64]:
 def _flip_unseen(table: Outcomes, drawn: NDArray[np.int64]) -> Outcomes:
     """The same drawn responses, and the opposite verdict and another answer in every cell that was not drawn."""
     live = np.arange(table.width) < drawn[:, None]
-    codes = np.where(live, _codes(table), np.where(_codes(table) == 0, 1, 0))
+    gold = 0 if table.gold is None else table.gold[:, None]
+    codes = np.where(live, _codes(table), np.where(_codes(table) == gold, (gold + 1) % 3, gold))
     return replace(table, passes=np.where(live, table.passes, ~table.passes), drawn=drawn, codes=codes)
 
 
+def _renamed(o: Outcomes, gold: int) -> Outcomes:
+    """The same prompts with the answers named in another order: the gold is ``gold``."""
+    codes = np.where(_codes(o) == UNPARSABLE, UNPARSABLE, (_codes(o) + gold) % 3)
+    return replace(o, codes=codes, gold=np.full(o.n, gold, np.int64))
+
+
 def _show(o: Outcomes) -> str:
-    return f"answers {_codes(o).tolist()} (0 is gold)"
+    gold = 0 if o.gold is None else int(o.gold[0])
+    return f"answers {_codes(o).tolist()} ({gold} is gold)"

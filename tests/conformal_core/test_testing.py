@@ -4,6 +4,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -53,6 +54,11 @@ def naive_rank(scores, delta, change):
     return math.inf if rank > n else np.sort(scores)[max(rank, 1) - 1]
 
 
+def float_rank(scores, delta):
+    rank = math.ceil((len(scores) + 1) * (1.0 - float(delta)))
+    return math.inf if rank > len(scores) else np.sort(scores)[rank - 1]
+
+
 CALIBRATORS = {
     "rank off by one": lambda n, rank: rank - 1,
     "min instead of +inf": min,
@@ -68,6 +74,15 @@ def test_calibrators():
             check_calibrator(lambda s, d, rank=rank: naive_rank(s, d, rank))
     with pytest.raises(AssertionError, match="need at least"):  # < for <=
         check_calibrator(lambda s, d: np.nextafter(ours(s, d), -math.inf))
+    with pytest.raises(AssertionError, match="need at least"):  # a threshold in single precision
+        check_calibrator(lambda s, d: float(np.float32(ours(s, d))))
+    with pytest.raises(AssertionError, match="need at least"):  # too low with many prompts only
+        check_calibrator(lambda s, d: naive_rank(s, d, lambda n, rank: rank - (n > 8)))
+    with pytest.raises(AssertionError, match="need at least"):  # scores below 0 forgotten
+        check_calibrator(lambda s, d: ours(s, d) if (s >= 0).all() else -math.inf)
+    check_calibrator(float_rank)  # never too low: valid, though one rank too high at n = 9, delta = .7
+    with pytest.raises(AssertionError, match="distinct scores"):
+        check_calibrator(float_rank, tight=True)
     check_calibrator(lambda s, d: math.inf)
     with pytest.raises(AssertionError, match="distinct scores"):
         check_calibrator(lambda s, d: math.inf, tight=True)
@@ -78,6 +93,10 @@ def test_joint_calibrators():
     check_joint_calibrator(lambda s, d: max_score(s, d).q, budgets=3)
     with pytest.raises(AssertionError, match="joint coverage"):
         check_joint_calibrator(lambda s, d: max_rank(s, d, corrected=False).q)
+    with pytest.raises(AssertionError, match="joint coverage"):  # infinite scores left out
+        check_joint_calibrator(lambda s, d: [ours(f, d) if len(f := s.max(axis=1)[np.isfinite(s).all(axis=1)]) else math.inf] * 2)
+    with pytest.raises(AssertionError, match="one per budget"):
+        check_joint_calibrator(lambda s, d: math.inf)
     with pytest.raises(AssertionError, match="joint coverage"):  # one level per budget
         check_joint_calibrator(lambda s, d: [ours(s[:, j], d) for j in range(2)])
     with pytest.raises(AssertionError, match="joint coverage"):
@@ -126,10 +145,67 @@ class StopsOnTheTop(MassAbove):
         return (np.full(n, q < 1), outcomes.codes[:, 0])
 
 
-BROKEN = [ReleasedAPS(), StopsAtOne(), LooksAhead(), RanksInTheBatch(), CallOrder(), AnotherScoreStops(), StopsOnTheTop()]
+class StopsByPlace(MassAbove):
+    def stop(self, outcomes, k, q, u):
+        stop, answer = super().stop(outcomes, k, q, u)
+        return stop & (np.arange(outcomes.n) < 1), answer
 
 
-@pytest.mark.parametrize("score", BROKEN, ids=repr)
+class StopLooksAhead(MassAbove):
+    def stop(self, outcomes, k, q, u):
+        stop, answer = super().stop(outcomes, k, q, u)
+        return stop & (outcomes.codes[:, -1] == answer), answer
+
+
+class TheGoldIsZero(MassAbove):
+    """Scores answer 0, whichever is gold."""
+
+    def gold_scores(self, outcomes, grid, u):
+        return super().gold_scores(replace(outcomes, gold=np.zeros(outcomes.n, np.int64)), grid, u)
+
+
+class TiesByItsOwnStream(MassAbove):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def gold_scores(self, outcomes, grid, u):
+        s = super().gold_scores(outcomes, grid, u)
+        return s + 1e-9 * self.rng.random(s.shape)
+
+
+class StopDraws(TiesByItsOwnStream):
+    gold_scores = MassAbove.gold_scores
+
+    def stop(self, outcomes, k, q, u):
+        stop, answer = super().stop(outcomes, k, q, u)
+        return stop & (self.rng.random(outcomes.n) < 0.5), answer
+
+
+class TiesById(MassAbove):
+    """Unusual and sound: ties are broken by the prompt's id."""
+
+    def gold_scores(self, outcomes, grid, u):
+        s = super().gold_scores(outcomes, grid, u)
+        return np.where(s < 1, s + 1e-12 * (outcomes.prompt_ids % np.uint64(97)).astype(float)[:, None], s)
+
+
+class NeverStops(MassAbove):
+    def stop(self, outcomes, k, q, u):
+        return np.zeros(outcomes.n, bool), np.full(outcomes.n, -1)
+
+
+@pytest.mark.parametrize("score", [TiesById(), NeverStops()], ids=repr)
+def test_unusual_scores_pass(score):
+    check_score(score, max_examples=30)
+
+
+BROKEN = [
+    StopsByPlace(), StopLooksAhead(), TheGoldIsZero(), TiesByItsOwnStream(), StopDraws(), ReleasedAPS(),
+    StopsAtOne(), LooksAhead(), RanksInTheBatch(), CallOrder(), AnotherScoreStops(), StopsOnTheTop(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("score", BROKEN, ids=lambda score: type(score).__name__)
 def test_broken_scores_fail(score):
     with pytest.raises(AssertionError):
         check_score(score)
@@ -253,11 +329,74 @@ class FirstByOrder(Draws):
         return 1 + np.arange(len(prompt_ids)) % 2
 
 
+class FirstByBatch(Draws):
+    def first(self, prompt_ids, step):
+        return np.where(prompt_ids == prompt_ids.max(), 2, 1)
+
+
+class HalfResponses(Draws):
+    def more(self, o):
+        return super().more(o) * 0.5
+
+
+class RemembersTheFirstBudget(Draws):
+    """Once a prompt was seen with more than two responses, it gets no third."""
+
+    def __init__(self):
+        self.late = set()
+
+    def more(self, o):
+        self.late |= {int(i) for i, d in zip(o.prompt_ids, o.drawn, strict=True) if d > 2}
+        return np.where([int(i) in self.late for i in o.prompt_ids], 0, super().more(o))
+
+    def state_dict(self):
+        return {"late": sorted(self.late)}
+
+    def load_state_dict(self, state):
+        self.late = set(state["late"])
+
+
+class KeepsEveryOther(Draws):
+    def keep(self, o):
+        return o.live & (np.arange(o.n)[:, None] % 2 == 0)
+
+
+class KeepPeeks(Draws):
+    def keep(self, o):
+        return o.live & o.passes[:, -1:]
+
+
+class KeepDraws(Draws):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def keep(self, o):
+        return o.live & (self.rng.random(o.passes.shape) < 0.5)
+
+
+class ArrayState(Draws):
+    def state_dict(self):
+        return {"t": np.arange(2)}
+
+
+class UpdateIsNotSaved(Draws):
+    size = 2
+
+    def first(self, prompt_ids, step):
+        return np.full(len(prompt_ids), self.size)
+
+    def update(self, o):
+        self.size = 3
+
+
 @pytest.mark.parametrize(
     ("policy", "fault"),
     [
         (Peeks, "undrawn"), (BatchOrder, "order|other prompts"), (BatchMean, "other prompts"), (Forgets, "asked again|restored|order"),
-        (TooMany, "asks for"), (KeepsAll, "keep"), (LosesState, "restored"), (FirstByOrder, "first: depends on the order"),
+        (FirstByBatch, "first: depends"), (HalfResponses, "whole responses|asks for"), (RemembersTheFirstBudget, "asked later"),
+        (KeepsEveryOther, "keep: depends"), (KeepPeeks, "keep: reads undrawn"), (KeepDraws, "keep: answers differently"),
+        (ArrayState, "plain JSON"), (UpdateIsNotSaved, "state_dict: first"),
+        (TooMany, "asks for"), (KeepsAll, "keep"), (LosesState, "restored"), (FirstByOrder, "first: depends"),
     ],
 )  # fmt: skip
 def test_broken_policies_fail(policy, fault):
