@@ -16,6 +16,8 @@ from conformal_core.outcomes import Outcomes
 
 #: Code of the gold answer in every table; wrong answers are 1, 2, ...
 GOLD = 0
+#: Largest number of wrong answers, and of responses per prompt.
+MOST = 65536
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,10 @@ class WrongAnswers:
     def __post_init__(self) -> None:
         if self.kind not in ("uniform", "zipf", "dominant"):
             raise ValueError(f"wrong: got {self.kind!r}; need 'uniform', 'zipf' or 'dominant'; because those laws are simulated")
-        if self.answers < 1 or not self.exponent >= 0 or not 0 <= self.share <= 1:
+        if not 1 <= self.answers <= MOST or not 0 <= self.exponent < np.inf or not 0 <= self.share <= 1:
             raise ValueError(
-                f"wrong: got {self.answers} answers, exponent {self.exponent}, share {self.share}; need at least 1, 0 or more, and a "
-                "share in [0, 1]; because they describe a law"
+                f"wrong: got {self.answers} answers, exponent {self.exponent}, share {self.share}; need 1 to {MOST}, 0 or more and finite, "
+                "and a share in [0, 1]; because they describe a law that is held as a table"
             )
 
     @property
@@ -85,15 +87,15 @@ class Population:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.a > 0 and self.b > 0):
-            raise ValueError(f"a, b: got {self.a}, {self.b}; need both above 0; because pass rates follow Beta(a, b)")
+        if not (0 < self.a < np.inf and 0 < self.b < np.inf):
+            raise ValueError(f"a, b: got {self.a}, {self.b}; need both above 0 and finite; because pass rates follow Beta(a, b)")
         for name in ("unsolvable", "consensus"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}; need a number in [0, 1]; because it is a probability")
         if not (np.isfinite(self.drift) and np.isfinite(self.learning)):
             raise ValueError(f"drift, learning: got {self.drift}, {self.learning}; need finite numbers; because they shift logits")
-        if self.k_max < 1:
-            raise ValueError(f"k_max: got {self.k_max}; need at least 1; because a group holds a response")
+        if not 1 <= self.k_max <= MOST:
+            raise ValueError(f"k_max: got {self.k_max}; need 1 to {MOST}; because a group holds a response and a table all of them")
 
     def pass_rates(self, ids: np.ndarray, skill: float = 0.0) -> np.ndarray:
         """``(n,)`` probability that a response of each prompt is right, ``sigmoid(logit p_0 + skill)``; 0 for the unsolvable."""

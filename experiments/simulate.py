@@ -86,6 +86,8 @@ def make_policy(spec: str, k_max: int = 32) -> RolloutPolicy:
         options["grid"] = (*(2**j for j in range(1, k_max.bit_length()) if 2**j < k_max), k_max)
     for pair in pairs:
         key, equals, value = pair.partition("=")
+        if [p.partition("=")[0] for p in pairs].count(key) > 1:
+            raise ValueError(f"policy: got {key} twice in {spec!r}; need one value; because only one can count")
         if not equals or key not in known:
             raise ValueError(f"policy: got the option {pair!r}; need one of {', '.join(known)} as name=value; because {name} takes those")
         options[key] = _value(key, value)
@@ -244,11 +246,13 @@ def population(args: argparse.Namespace) -> Population:
         if args.wrong is not None:
             kind, answers, *value = (args.wrong if "," in args.wrong else f"{args.wrong},20").split(",")
             named = {"zipf": "exponent", "dominant": "share"}
-            fields["wrong"] = WrongAnswers(kind, int(answers), **({named[kind]: float(*value)} if value else {}))
-    except (KeyError, TypeError):
+            count, options = int(answers), {named[kind]: float(*value)} if value else {}
+    except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"wrong: got {args.wrong!r}; need KIND,ANSWERS and one value for zipf or dominant; because that fixes the law"
         ) from None
+    if args.wrong is not None:
+        fields["wrong"] = WrongAnswers(kind, count, **options)
     return Population(**fields)
 
 
@@ -262,7 +266,7 @@ def main(args: argparse.Namespace) -> None:
     if args.json is not None:
         try:
             args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.touch()
+            args.json.open("a").close()
         except OSError as error:
             raise ValueError(f"json: got {args.json}; need a file that can be written; because {error.strerror}") from None
     runs = []

@@ -208,10 +208,15 @@ def a8(effort: int) -> Evidence:
 
 
 def memorising(m: int, depends: bool) -> Fraction:
-    """Coverage of n = 1, delta = 1/2 over m prompts; the policy then solves the calibration prompt only, or a fixed four fifths."""
+    """Coverage of n = 1, delta = 1/2 over m prompts; the policy then solves a fixed four fifths, or only the prompt whose score the
+    threshold of the checkpoint before was (all solved there, so that scores are the prompts' U).
+    """
     covered = 0
+    u = (np.arange(m) + 1) / (m + 1)
+    earlier = APS().gold_scores(groups(np.zeros((m, 2), int)), (2,), u)[:, 0]
     for chosen in range(m):
-        solved = np.arange(m) == chosen if depends else np.arange(m) < m - m // 5
+        published = conformal_quantile(earlier[[chosen]], "1/2").value
+        solved = earlier == published if depends else np.arange(m) < m - m // 5
         o = groups(np.where(solved, 0, 1)[:, None] * np.ones((m, 2), int))
         s = APS().gold_scores(o, (2,), np.full(m, 0.5))[:, 0]
         covered += int((s <= conformal_quantile(s[[chosen]], "1/2").value).sum())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,13 @@ def main(args: argparse.Namespace, command: str) -> int:
     if find_spec("hypothesis") is None:
         raise ValueError('hypothesis: got no such package; need pip install "conformal-carm[testing]"; because some searches are its')
     ids = chosen(args.claim)
-    if args.out is not None and Path(args.out).exists() and not Path(args.out).is_dir():
-        raise ValueError(f"out: got {args.out}; need a folder; because several files are written")
+    if args.out is not None:
+        try:
+            Path(args.out).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"out: got {args.out}; need a folder that can be written; because {error.strerror}") from None
+        if not os.access(args.out, os.W_OK | os.X_OK):
+            raise ValueError(f"out: got {args.out}; need a folder that can be written; because several files are")
     results = [run(LEDGER[i], 10 if args.full else 1) for i in ids]
     if args.json:
         print(report.to_json(results, command), end="")
@@ -48,5 +55,5 @@ def main(args: argparse.Namespace, command: str) -> int:
         report.print_text(results, full=args.claim is not None)
     if args.out is not None:
         for path in report.write(results, Path(args.out), command):
-            print(f"wrote {path}")
+            print(f"wrote {path}", file=sys.stderr)
     return 0 if all(r.agrees for r in results) else 1

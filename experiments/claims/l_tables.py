@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from math import sqrt
 
-from conformal_core import auto_delta, betabinomial_hits
+from conformal_core import auto_delta, betabinomial_hits, conformal_rank
 
 from . import printed as P
 from .laws import GRID
@@ -124,6 +124,10 @@ def l10(effort: int) -> Evidence:
         yield "share of wall-clock", abs(100 * F(P.CALIBRATION_HOURS[6]) / F(P.BASELINES["C-GRPO"][6]) - F(P.CALIBRATION_SHARE)) <= F(1, 20)
         for ours, static, gap in P.MATCHED:
             yield f"{ours} - {static}", F(ours) - F(static) == F(gap)
+        for n, inverse in P.TOLERANCES.items():
+            rank = conformal_rank(n, "0.12")
+            yield f"tolerance at {n}", F(rank, n + 1) - F(rank - 1, n + 1) == F(1, inverse)
+        yield "delta / M", abs(F("0.12") / P.BUDGETS - F(P.DELTA_OVER_M)) <= F(1, 2000)
         for n, error in P.STANDARD_ERRORS.items():
             yield f"standard error at {n}", abs(100 * sqrt(0.57 * 0.43 / n) - float(error)) <= 0.05
 

@@ -28,6 +28,8 @@ CALIBRATION_SHARE = "6.6"
 #: Section 5.5: (C-GRPO, matched static G, gap) on GSM8K and MATH-500.  Section 5.1: standard errors at n_test = 400, 200.
 MATCHED = (("57.2", "53.1", "4.1"), ("52.5", "47.9", "4.6"))
 STANDARD_ERRORS = {400: "2.5", 200: "3.5"}
+#: Appendices A, B: n to 1/tolerance; delta/M at delta = .12.
+TOLERANCES, DELTA_OVER_M = {200: 201, 100: 101}, "0.024"
 #: Training: steps, prompts per step (Appendix, training configuration).
 STEPS, BATCH = 300, 4
 #: Table 6: d_TV, lower bound, empirical coverage, margin.

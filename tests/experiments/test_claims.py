@@ -124,8 +124,19 @@ def test_bad_options(capsys, tmp_path):
     assert capsys.readouterr().err.startswith("error: claim: got 'Q9'; need an id such as G5")
     (tmp_path / "file").write_text("")
     assert main(["claims", "--claim", "G7", "--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith("error: out: got")
+    assert main(["claims", "--claim", "G7", "--out", "/proc/nowhere"]) == 2  # before any claim is checked
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("error: out: got /proc/nowhere; need a folder that can be written")
     with pytest.raises(SystemExit):
         main(["claims", "--quick", "--full"])
+
+
+@pytest.mark.slow
+def test_json_on_stdout_stays_json_when_files_are_written(capsys, tmp_path):
+    assert main(["claims", "--claim", "G7", "--json", "--out", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["claims"][0]["id"] == "G7" and captured.err.count("wrote ") == 7
 
 
 def test_a_verdict_that_is_not_the_expected_one_is_an_exit_code(capsys, monkeypatch):
@@ -135,6 +146,7 @@ def test_a_verdict_that_is_not_the_expected_one_is_an_exit_code(capsys, monkeypa
     assert "NOT as expected: L4" in captured.out and captured.err == "error: a claim does not come out as expected\n"
 
 
+@pytest.mark.slow
 def test_page_and_figures(capsys, tmp_path):
     assert main(["claims", "--claim", "G", "--out", str(tmp_path)]) == 0
     page = (tmp_path / "claims.html").read_text(encoding="utf-8")

@@ -187,6 +187,15 @@ def test_command_line(tmp_path, capsys):
         "--pool 49",
         "--policy Knapsack",
         "--json /proc/nowhere/out.json",
+        "--json /tmp",
+        "--wrong zipf,many",
+        "--wrong zipf,3,often",
+        "--wrong zipf,3,inf",
+        "--wrong zipf,99999999999",
+        "--k-max 100000000",
+        "--beta inf,1",
+        "--policy fixed,k=4,k=5",
+        "--policy conformal,grid=2-4,grid=2-8",
     ],
 )
 def test_bad_options_are_refused_in_one_line_before_any_work(options, capsys):
