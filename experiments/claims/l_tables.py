@@ -149,8 +149,8 @@ def l11(effort: int) -> Evidence:
     return Evidence(
         stated,
         figures=(
-            Figure("delta at 93%", auto_delta(186, 200), "0.12"),
-            Figure("delta at the stated share", auto_delta(solved, 200), "0.65"),
+            Figure("delta at 93%", auto_delta(186, 200), "3/25"),
+            Figure("delta at the stated share", auto_delta(solved, 200), "13/20"),
         ),
     )
 

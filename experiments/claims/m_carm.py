@@ -139,7 +139,8 @@ def m4(effort: int) -> Evidence:
             ok &= p <= carm_bound(tau, band, severity=severity) + 1e-11 and carm_bound(tau, band, severity=severity) <= carm_bound(
                 tau, band
             )
-            if not ok or (p > 0 and severity > severity_bound(p, tau, band) + 1e-9):
+            stated = math.log(tau) / p - min(b) if p else math.inf
+            if not ok or (p and not severity - 1e-9 <= severity_bound(p, tau, band) <= max(stated, 0.0) + 1e-9):
                 return False
         return True
 

@@ -127,6 +127,21 @@ FAULTS = {
     "adaptive level that never pays back": method(cc.AdaptiveLevel, "after", lambda real: lambda s, e: real(s, min(e, s.delta))),
     "risk control at half the knob": function(cc.wrong_stop_level, lambda real: lambda *a, **k: real(*a, **k) * 0.5),
     "tau at half the quantile": function(carm_core.calibrated_tau, lambda real: lambda s, d: real(np.asarray(s) / 2, d)),
+    "tau a hundredth lower": function(carm_core.calibrated_tau, lambda real: lambda s, d: real(np.asarray(s) * 0.99, d)),
+    "severity bound a little loose": function(
+        carm_core.severity_bound, lambda real: lambda p, tau, band=(0.8, 1.28): real(p, tau, band) + 0.01
+    ),
+    "automatic delta one prompt high": function(cc.auto_delta, lambda real: lambda s, n, **k: min(real(s, n, **k) + F(1, n), F(19, 20))),
+    "Eq. 8 with the complement of U": method(cc.APS, "gold_scores", lambda real: lambda s, o, g, u: real(s, o, g, 1 - np.asarray(u))),
+    "shift bound two points loose": function(cc.tv_shift_bound, lambda real: lambda d, tv: real(d, tv) + F(1, 50)),
+    "first-success stop at q = 1": method(
+        cc.FirstSuccess, "stop", lambda real: lambda s, o, k, q, u: (o.passes[:, :k].any(axis=1) & (q <= 1), real(s, o, k, q, u)[1])
+    ),
+    "singletons a tenth rarer in mixed groups": function(
+        cc.singleton_probability,
+        lambda real: lambda c, q, rule="randomized", **k: real(c, q, rule, **k) * (F(1) if len(c) == 1 else F(9, 10)),
+    ),
+    "Appendix A: a tolerance of 1/202": number("TOLERANCES", {200: 202, 100: 101}),
     "Table 1: a k_train of 20": entry("SAVINGS", "GSM8K", 0, "20.0"),
     "Table 2: a Delta of 3": entry("BASELINES", "GDRO", 4, "3.0"),
     "Table 2: GRPO's pass@1 on MBPP at 60": entry("BASELINES", "GRPO", 2, "60.4"),
@@ -227,6 +242,14 @@ RED = {
     "adaptive level that never pays back": "S3",
     "risk control at half the knob": "S5",
     "tau at half the quantile": "S7",
+    "tau a hundredth lower": "S7",
+    "severity bound a little loose": "M4",
+    "automatic delta one prompt high": "J1 J2 J4 L11",
+    "Eq. 8 with the complement of U": "A13 G3",
+    "shift bound two points loose": "L1 L2",
+    "first-success stop at q = 1": "F3",
+    "singletons a tenth rarer in mixed groups": "E1 H5 H6 I1",
+    "Appendix A: a tolerance of 1/202": "L10",
     "Table 1: a k_train of 20": "L4",
     "Table 2: a Delta of 3": "L5",
     "Table 2: GRPO's pass@1 on MBPP at 60": "L6",
