@@ -8,7 +8,7 @@ from math import comb
 
 import numpy as np
 
-from conformal_core import APS, Outcomes, first_success_mean_k
+from conformal_core import APS, FirstSuccess, Outcomes, first_success_mean_k
 
 Rates = Mapping[Fraction, Fraction]
 GRID = (2, 4, 8, 16, 32)
@@ -78,8 +78,11 @@ def aps_quantile(delta: Fraction, k: int, rates: Rates) -> Fraction:
 
 
 def first_success(j: int, rates: Rates) -> Fraction:
-    """P(j* <= j)."""
-    return sum((w * (1 - (1 - p) ** j) for p, w in rates.items()), Fraction(0))
+    """P(j* <= j), j* read off the library's score of a prompt whose first pass is response 1, 2, ..., 32."""
+    firsts = Outcomes(np.arange(32), np.eye(32, dtype=bool))
+    scores = FirstSuccess().gold_scores(firsts, (32,), np.zeros(32))[:, 0]
+    within = int((np.round(32 * scores) <= j).sum())
+    return sum((w * (1 - (1 - p) ** within) for p, w in rates.items()), Fraction(0))
 
 
 def first_success_index(delta: Fraction, rates: Rates, k_max: int = 32) -> int | None:

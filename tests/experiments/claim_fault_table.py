@@ -50,6 +50,9 @@ FAULTS = {
     "first-success score falls short of its budget": method(
         cc.FirstSuccess, "gold_scores", lambda real: lambda s, o, g, u: real(s, o, g, u) * np.asarray(g)
     ),
+    "first-success score one response early": method(
+        cc.FirstSuccess, "gold_scores", lambda real: lambda s, o, g, u: np.maximum(real(s, o, g, u) - 1 / np.asarray(g), 0.0)
+    ),
     "unsampled gold scores 0": method(cc.APS, "gold_scores", unsampled_gold_is_free),
     "mass above dropped": method(cc.APS, "gold_scores", mass_above_dropped),
     "q >= 1 stops (Eq. 8)": method(cc.APS, "stop", one_stops),
@@ -183,6 +186,7 @@ RED = {
     "failure scores like the last response": "A11",
     "first-success stop without a success": "F3 I3",
     "first-success score falls short of its budget": "A10 A12 J4",
+    "first-success score one response early": "A10 H3 H6 H8 J4",
     "unsampled gold scores 0": "A7 A8 A9 F2 G5",
     "mass above dropped": "A13 A14 H1 H2",
     "q >= 1 stops (Eq. 8)": "E3 F1 I3",
