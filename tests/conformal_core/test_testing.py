@@ -208,7 +208,7 @@ BROKEN = [
 @pytest.mark.parametrize("score", BROKEN, ids=lambda score: type(score).__name__)
 def test_broken_scores_fail(score):
     with pytest.raises(AssertionError):
-        check_score(score)
+        check_score(score, grid=(1, 3), max_examples=60)
 
 
 def test_exchangeability():
@@ -401,7 +401,7 @@ class UpdateIsNotSaved(Draws):
 )  # fmt: skip
 def test_broken_policies_fail(policy, fault):
     with pytest.raises(AssertionError, match=fault):
-        check_rollout_policy(policy, max_examples=60)
+        check_rollout_policy(policy, max_examples=30)
 
 
 def test_coverage_law_is_the_exact_tail():
