@@ -149,7 +149,7 @@ print(min(spent), (peak - out.nbytes) / size)
 
 
 def memory(n: int) -> Iterator[Row]:
-    """Scores of a large table at five budgets: peak beyond the output over the size of the table, CPU time (best of three) over a quarter's."""
+    """Scores of a large table at five budgets: peak beyond the output over the table, CPU time (best of three) over a quarter's."""
     for score in ("APS()", "MassAbove()", "ReleasedAPS()", "FirstSuccess()"):
         spent = {}
         for size in (n // 4, n):
