@@ -6,6 +6,7 @@ A first-success score is known at the first success, a signal score when the gro
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,9 +25,9 @@ __all__ = ["UntilFirstSuccess", "UntilMixed", "calibration_rollout", "expected_d
 class _Until(ClimbingPolicy):
     """Climb the grid until an event is seen, or ``K_max`` responses."""
 
+    @abstractmethod
     def happened_at(self, outcomes: Outcomes) -> NDArray[np.int64]:
         """``(n,)``: the fewest responses, within ``K_max`` and those drawn, in which the event is seen; 0 if it is not."""
-        raise NotImplementedError
 
     def known(self, outcomes: Outcomes) -> NDArray[np.bool_]:
         """``(n,)``: whether further responses cannot change the score: the event was seen, or ``K_max`` responses without it."""
