@@ -46,6 +46,7 @@ COLUMNS = {
     "train": "train s",
     "calibrate": "calibrate s",
     "other": "other s",
+    "cpu": "least CPU seconds per second",
 }
 
 
@@ -131,6 +132,7 @@ def _row(
         "masked": total("masked") / total("masked_of") if total("masked_of") else math.nan,
         **{phase: total(f"seconds_{phase}") / len(runs) for phase in ("generate", "train", "calibrate")},
         "other": (total("seconds_other") + total("seconds_reward")) / len(runs) if seconds else 0.0,
+        "cpu": min((r["cpu_seconds"] / r["wall_seconds"] for r in runs if "cpu_seconds" in r), default=math.nan),
     }
 
 

@@ -49,6 +49,8 @@ BUDGETS: dict[str, BudgetRule] = {
     rule.key: rule
     for rule in (
         *map(_fixed, (2, 4, 8, 16, 32)),
+        _signal("signal-2", "signal 2,4,8", (2, 4, 8), delta="0.3", window=100),
+        _signal("signal-2-tail", "signal 2,8,32", (2, 8, 32), delta="0.2", window=100),
         _signal("signal-4", "signal 4,8,16,32", (4, 8, 16, 32), delta="0.2", window=100),
         _signal("signal-8", "signal 8,16,24,32", (8, 16, 24, 32), delta="0.1", window=100),
         _signal("signal-4-2step", "signal 4,12", (4, 12), delta="0.2", window=100),

@@ -255,9 +255,9 @@ def run(spec: Run, s: Settings, phase: Callable[[str], None] = lambda name: None
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Budget())
     phase("train")
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     trainer.train()
-    wall = time.perf_counter() - began
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
     phase("evaluate")
     test, validation = data.eval[: s.eval_prompts], data.eval[s.eval_prompts :]
     checked = float(evaluate(trainer.model, tokenizer, validation, samples=4, seed=spec.seed + 2).mean())
@@ -266,6 +266,7 @@ def run(spec: Run, s: Settings, phase: Callable[[str], None] = lambda name: None
         "policy": repr(policy),
         "prompts_per_step": prompts,
         "wall_seconds": wall,
+        "cpu_seconds": cpu,
         "validation": checked,
         "totals": trainer.ledger.totals(),
         "mass": policy.mass,
