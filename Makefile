@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo demo-short test test-slow lint bench test-minimal mutants claims verl-dry-run clean
+.PHONY: demo demo-short test test-slow lint bench test-minimal mutants claims reproduce verl-dry-run clean
 demo: $(DONE)
 	$(BIN)/python -m experiments demo
 
@@ -49,6 +49,9 @@ verl-dry-run: $(DONE)
 	DATA=/data $(BIN)/python -W ignore -m carm_verl dry-run +carm=math_4b
 	DATA=/data $(BIN)/python -W ignore -m carm_verl dry-run +carm=math_9b model_engine=megatron
 	DATA=/data SANDBOX=http://sandbox:8080 $(BIN)/python -W ignore -m carm_verl dry-run +carm=code_9b trainer.nnodes=4
+
+reproduce: $(DONE)
+	$(BIN)/python -m experiments reproduce all --report docs/reproduce
 
 claims: $(DONE)
 	$(BIN)/python -m pytest -q tests/claims

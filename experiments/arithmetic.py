@@ -50,9 +50,7 @@ def bounds(digits: int) -> tuple[int, int]:
     return (0 if digits == 1 else 10 ** (digits - 1), 10**digits)
 
 
-def draw_pairs(
-    rng: np.random.Generator, n: int, digits: Sequence[int] = (1, 2, 3), shares: Sequence[float] | None = None
-) -> np.ndarray:
+def draw_pairs(rng: np.random.Generator, n: int, digits: Sequence[int] = (1, 2, 3), shares: Sequence[float] | None = None) -> np.ndarray:
     """``n`` operand pairs, shape (n, 2): each operand draws its number of digits (by ``shares``; None: uniform), then is uniform."""
     low, high = np.array([bounds(d) for d in digits]).T
     which = rng.choice(len(digits), size=(n, 2), p=shares)

@@ -137,6 +137,10 @@ def policy(experiment: Experiment, has_answers: bool) -> RolloutPolicy:
         return FixedBudget(b.grid[-1])
     if b.rule == "signal":
         return SignalBudget(b.grid, delta="0.1" if b.delta == "auto" else b.delta, seed=seed)
+    if b.rule in configs.BASELINES:
+        from . import baselines
+
+        return baselines.named(b.rule, b.grid, prompts=experiment.update.prompts, seed=seed)
     plain = ReleasedAPS() if b.rule == "released" else APS()
     return ConformalBudget(
         b.grid,
@@ -167,6 +171,8 @@ def arguments(experiment: Experiment, out: Path, max_steps: int | None, *, cpu: 
     if experiment.model.id in ("embedded", "smollm2"):
         preset["degenerate_tokens"] = 0  # answers of one number are right, however short
     mask = {} if experiment.mask.rule == "none" else {"response_mask": experiment.mask.rule, "response_mask_threshold": experiment.mask.tau}
+    if experiment.mask.conditioning != "both":
+        mask["response_mask_conditioning"] = experiment.mask.conditioning
     if experiment.mask.rule == "icepop":
         mask["old_logps"] = "recompute"
     return dict(

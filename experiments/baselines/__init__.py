@@ -16,6 +16,8 @@
 ``released_cgrpo``     the stop of the released C-GRPO code (:mod:`conformal_core`)
 =====================  =====================================================================================================
 
+``named`` builds any of them from a budget grid.
+
 Success is a verdict (the reward is 0 or 1).  Each docstring gives the source, what it left open, and what was chosen.
 """
 
@@ -26,6 +28,7 @@ from .dynamic_sampling import DynamicSampling
 from .gdro import PromptGDRO, RolloutGDRO, SquareRootBudget
 from .greso import GRESO
 from .knapsack import Knapsack
+from .names import NAMES, named
 from .pilot_commit import PilotCommit
 from .reinforce_ada import ReinforceAdaEst, ReinforceAdaSeq
 from .unanimity import Unanimity
@@ -33,6 +36,7 @@ from .unanimity import Unanimity
 __all__ = [
     "AERO",
     "GRESO",
+    "NAMES",
     "DynamicSampling",
     "FixedBudget",
     "Knapsack",
@@ -43,5 +47,6 @@ __all__ = [
     "RolloutGDRO",
     "SquareRootBudget",
     "Unanimity",
+    "named",
     "released_cgrpo",
 ]

@@ -19,7 +19,10 @@ __all__ = ["Budget", "Data", "Evaluation", "Experiment", "Lora", "Mask", "Model"
 
 FOLDER = Path(__file__).parent
 RULES = ("fixed", "conformal", "released", "signal")
-MASKS = ("none", "carm", "geomean", "trm", "icepop")
+#: The rules of `experiments.baselines`, by the names of `experiments.baselines.named`.
+BASELINES = ("unanimity", "dapo", "aero", "gdro-prompt", "gdro-rollout", "sqrt", "greso", "ada-seq", "ada-est", "pilot", "knapsack")
+MASKS = ("none", "carm", "geomean", "trm", "opsm", "icepop")
+CONDITIONINGS = ("both", "negative")
 
 
 def _need(name: str, ok: bool, got: Any, need: str, because: str) -> None:
@@ -78,6 +81,7 @@ class Budget:
 
     ``conformal`` calibrates every ``recalibrate_every`` steps (with ``split``, delta is chosen on one half and the thresholds on the
     other), ``released`` is the stop of the authors' code, ``signal`` stops when the group is mixed and calibrates on the training stream.
+    The baselines take their sizes from the grid's ends, as `experiments.baselines.named` says.
     """
 
     rule: str = "fixed"
@@ -89,7 +93,8 @@ class Budget:
     split: bool = True
 
     def __post_init__(self) -> None:
-        _need("budget.rule", self.rule in RULES, self.rule, f"one of {', '.join(RULES)}", "no other rule is wired to the trainer here")
+        known = (*RULES, *BASELINES)
+        _need("budget.rule", self.rule in known, self.rule, f"one of {', '.join(known)}", "no other rule is wired to the trainer here")
         ascending = len(self.grid) > 0 and self.grid[0] >= 1 and all(a < b for a, b in zip(self.grid, self.grid[1:], strict=False))
         _need("budget.grid", ascending and self.grid[-1] >= 2, list(self.grid), "ascending integers up to at least 2", "it lists budgets")
         _need("budget.recalibrate_every", self.recalibrate_every >= 1, self.recalibrate_every, "an integer >= 1", "it counts steps")
@@ -106,14 +111,19 @@ class Budget:
 
 @dataclass(frozen=True)
 class Mask:
-    """Response mask: rule, threshold in its own units, and the thresholds of the paper's sweep."""
+    """Response mask: rule, threshold in its own units, the signs of advantage it judges, and the thresholds of the paper's sweep."""
 
     rule: str = "none"
     tau: float | None = None
     sweep: tuple[float, ...] = ()
+    conditioning: str = "both"
 
     def __post_init__(self) -> None:
         _need("mask.rule", self.rule in MASKS, self.rule, f"one of {', '.join(MASKS)}", "no other mask is in the papers")
+        sign = self.conditioning
+        _need("mask.conditioning", sign in CONDITIONINGS, sign, f"one of {', '.join(CONDITIONINGS)}", "an advantage has a sign")
+        judged = sign == "both" or self.rule not in ("none", "icepop")
+        _need("mask.conditioning", judged, sign, "'both'", f"mask.rule = '{self.rule}' judges no response by the sign of its advantage")
         for value in (*(() if self.tau is None else (self.tau,)), *self.sweep):
             if self.rule in ("carm", "geomean"):
                 _need("mask.tau", math.isfinite(value) and value >= 1, value, "a ratio >= 1", "tau bounds exp(mean |log-ratio|)")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import configs
 from ..train import override
 from .source import Source, Variant
 from .training import Size, resized, train
-
-if TYPE_CHECKING:
-    from conformal_core import RolloutPolicy
 
 __all__ = ["DATASETS", "MODELS", "RULES", "SOURCE"]
 
@@ -40,10 +36,9 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule on one benchmark: settings of the configuration, or a policy that no configuration names."""
+    """One rule on one benchmark: settings of the configuration."""
 
     sets: tuple[str, ...] = ()
-    policy: Callable[[int], RolloutPolicy] | None = None
     minutes: float = 1.3
     seeds: int = 2
     dataset: str = "GSM8K"
@@ -55,13 +50,8 @@ def _fixed(k: int, minutes: float, seeds: int = 3, **rest: Any) -> Rule:
     return Rule(('budget.rule="fixed"', f"budget.grid=[{k}]"), minutes=minutes, seeds=seeds, **rest)
 
 
-def _baseline(name: str, *args: Any, **kwargs: Any) -> Rule:
-    def make(seed: int) -> RolloutPolicy:
-        from .. import baselines
-
-        return getattr(baselines, name)(*args, **kwargs, **({"seed": seed} if name in ("AERO", "GRESO") else {}))
-
-    return Rule(policy=make, minutes=0.8)
+def _baseline(name: str, grid: tuple[int, ...] = (2, 4, 8, 16, 32)) -> Rule:
+    return Rule((f'budget.rule="{name}"', f"budget.grid={list(grid)}"), minutes=0.8)
 
 
 #: Every variant; the plain ones are named ``MODEL/DATASET``.
@@ -81,11 +71,11 @@ RULES |= {
     "fixed-128": _fixed(128, 3.0, 1),
     "fixed-16-MATH-500": _fixed(16, 0.7, 2, dataset="MATH-500"),
     "fixed-32-MATH-500": _fixed(32, 1.0, 2, dataset="MATH-500"),
-    "GDRO": _baseline("PromptGDRO", 32),
-    "AERO": _baseline("AERO", 16, n_max=32),
-    "GRESO": _baseline("GRESO", 16),
-    "Reinforce-Ada": _baseline("ReinforceAdaSeq", 4),
-    "Reinforce-Est": _baseline("ReinforceAdaEst", 16),
+    "GDRO": _baseline("gdro-prompt"),
+    "AERO": _baseline("aero"),
+    "GRESO": _baseline("greso", (16,)),
+    "Reinforce-Ada": _baseline("ada-seq"),
+    "Reinforce-Est": _baseline("ada-est", (2, 16, 32)),
     "delta-0.05": Rule(('budget.delta="0.05"',)),
     "delta-0.20": Rule(('budget.delta="0.20"',)),
     "bonferroni": Rule(('budget.multiplicity="bonferroni"',)),
@@ -109,16 +99,13 @@ def config(rule: Rule) -> str:
 
 
 def command(rule: Rule) -> tuple[str, ...]:
-    """The paper-scale command, ``{seed}`` and ``{out}`` open; none for a rule that no configuration names."""
-    if rule.policy is not None:
-        return ()
+    """The paper-scale command, ``{seed}`` and ``{out}`` open."""
     sets = "".join(f" --set '{s}'" for s in rule.sets)
     return (f"torchrun --nproc_per_node 1 -m experiments train --config {config(rule)}{sets} --seed {{seed}} --report paper --out {{out}}",)
 
 
 def _variant(rule: Rule) -> Variant:
-    why = "" if rule.policy is None else "the train command's budget.rule names no baseline"
-    return Variant(rule.minutes, rule.seeds if _small(rule) else 0, command(rule), 1, why)
+    return Variant(rule.minutes, rule.seeds if _small(rule) else 0, command(rule), 1)
 
 
 def settings(scale: str) -> dict[str, Any]:
@@ -133,8 +120,7 @@ def run(variant: str, seed: int, scale: str, folder: Path) -> dict[str, Any]:
         size = Size(**{**vars(size), "steps": rule.steps})
     sets = tuple(s for s in rule.sets if not s.startswith("update.steps"))
     experiment = resized(override(configs.read(config(rule)), sets), size)
-    made = None if rule.policy is None else rule.policy(seed)
-    return train(experiment, folder, seed=seed, digits=DIGITS[rule.dataset], rule=made, noise=NOISE[rule.model])
+    return train(experiment, folder, seed=seed, digits=DIGITS[rule.dataset], noise=NOISE[rule.model])
 
 
 SOURCE = Source("cgrpo", {name: _variant(rule) for name, rule in RULES.items()}, settings, run)

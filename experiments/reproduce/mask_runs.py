@@ -28,12 +28,16 @@ class MaskRule:
 
     rule: str
     tau: float | None = None
-    conditioning: str | None = None
+    conditioning: str = "both"
+
+    @property
+    def _signs(self) -> tuple[str, ...]:
+        return () if self.conditioning == "both" else (f'mask.conditioning="{self.conditioning}"',)
 
     @property
     def sets(self) -> tuple[str, ...]:
         """Settings of the configuration."""
-        return (f'mask.rule="{self.rule}"', *(() if self.tau is None else (f"mask.tau={self.tau}",)), "mask.sweep=[]")
+        return (f'mask.rule="{self.rule}"', *(() if self.tau is None else (f"mask.tau={self.tau}",)), "mask.sweep=[]", *self._signs)
 
 
 MASKS = {
@@ -47,13 +51,6 @@ MASKS = {
 
 
 def _variant(name: str, mask: MaskRule, key: str) -> Variant:
-    if mask.conditioning:
-        recipe = {"4B": "math_4b", "9B": "math_9b", "code": "code_9b"}[key]
-        why = (
-            "the train command has no conditioning; with verl: bash run.sh "
-            f"{recipe} actor_rollout_ref.actor.policy_loss.loss_mode=carm_negative actor_rollout_ref.actor.policy_loss.tau={mask.tau}"
-        )
-        return Variant(0.5, 3 if key == "9B" else 0, (), 1, why)
     sets = "".join(f" --set '{s}'" for s in mask.sets)
     command = f"torchrun --nproc_per_node 8 -m experiments train --config {CONFIGS[key]}{sets} --seed {{seed}} --report paper --out {{out}}"
     small = key == "9B" and mask.rule != "icepop"
@@ -70,7 +67,7 @@ def run(variant: str, seed: int, scale: str, folder: Path) -> dict[str, Any]:
     key, name = variant.split("/")
     mask = MASKS[name]
     experiment = resized(override(configs.read(CONFIGS[key]), mask.sets), SIZES[scale])
-    return train(experiment, folder, seed=seed, actor=ACTOR, conditioning=mask.conditioning)
+    return train(experiment, folder, seed=seed, actor=ACTOR)
 
 
 SOURCE = Source(

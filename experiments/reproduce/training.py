@@ -7,15 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import arithmetic, configs
 from ..train import arguments, policy
-
-if TYPE_CHECKING:
-    from conformal_core import RolloutPolicy
 
 __all__ = ["CURVES", "Size", "condense", "train"]
 
@@ -81,10 +78,8 @@ def train(
     *,
     seed: int,
     digits: Sequence[int] = (1, 2, 3),
-    rule: RolloutPolicy | None = None,
     noise: float = 0.0,
     actor: tuple[int, str] | None = None,
-    conditioning: str | None = None,
 ) -> dict[str, Any]:
     """Train the embedded model and measure it on test prompts that are the same for all seeds and variants.
 
@@ -94,14 +89,10 @@ def train(
         Of :func:`resized`.
     digits : sequence of int
         Lengths of the operands: how hard the prompts are.
-    rule : RolloutPolicy, optional
-        In place of the experiment's budget rule.
     noise : float
         Standard deviation of Gaussian noise on the start weights, relative to that of each tensor: a weaker start model.
     actor : (int, str), optional
         Sampling weights that many generations old, rounded to that type.
-    conditioning : str, optional
-        Signs of advantage that the mask judges.
     """
     import transformers
 
@@ -114,12 +105,10 @@ def train(
     d = experiment.data
     data = arithmetic.splits(0, d.n_calibration, d.n_test, d.n_train, digits=digits)
     order = np.random.default_rng([seed, 7]).permutation(len(data.train))
-    asks = rule is None and experiment.budget.rule in ("conformal", "released")
-    rule = policy(replace(experiment, data=replace(d, seed=seed)), True) if rule is None else rule
+    asks = experiment.budget.rule in ("conformal", "released")
+    rule = policy(replace(experiment, data=replace(d, seed=seed)), True)
     experiment = replace(experiment, budget=replace(experiment.budget, grid=(*experiment.budget.grid[:-1], rule.k_max)))
     options = arguments(experiment, out, None, cpu=True, world=1, seed=seed)
-    if conditioning is not None:
-        options["response_mask_conditioning"] = conditioning
     transformers.set_seed(seed)
     model, tokenizer = models.load("embedded")
     if noise:

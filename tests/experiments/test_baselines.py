@@ -170,7 +170,7 @@ def test_aero_worked_example():
     assert advantages[0][kept[0] & hard.passes[0]] == pytest.approx(0.5 / ((4 * 0.25 / 3) ** 0.5 + 1e-4))
     posterior = (8 + 1) / (8 + 2)
     assert advantages[2][kept[2]] == pytest.approx((1 - posterior) / (posterior * (1 - posterior)) ** 0.5)
-    assert advantages[3][kept[3]] == pytest.approx(-((1 / 18) / (17 / 18)) ** 0.5)
+    assert advantages[3][kept[3]] == pytest.approx(-(((1 / 18) / (17 / 18)) ** 0.5))
 
 
 def test_aero_posterior_advantage_does_not_vanish():
@@ -219,6 +219,7 @@ def test_the_square_root_rule_preserves_the_mean():
 def test_the_square_root_law_minimises_the_total_variance():
     """Neyman: among all budgets of one sum, ``v_x / n_x`` summed is least at the rule's (by enumeration, within rounding)."""
     v = np.array([0.09, 0.25, 0.16])
+
     def cost(b):
         return float((v / np.array(b)).sum())
 

@@ -260,9 +260,10 @@ def test_paper_scale_needs_a_gpu(monkeypatch, tmp_path, capsys):
 
 
 def test_commands_are_printed_with_the_reason_where_there_is_none(capsys):
-    assert cli(["reproduce", "cgrpo-table2", "carm-negative-only", "--commands"]) == 0
+    assert cli(["reproduce", "cgrpo-table2", "carm-negative-only", "cgrpo-figure4", "--commands"]) == 0
     out = capsys.readouterr().out
-    assert "# cgrpo/AERO: " in out and "loss_mode=carm_negative" in out
+    assert "# coverage/joint: " in out
+    assert "budget.rule=\"aero\"" in out and "mask.conditioning=\"negative\"" in out
     assert out.count("torchrun") == len({x for x in out.splitlines() if x.startswith("torchrun")})
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformal_core import FirstSuccess, FixedBudget, ReleasedAPS, SignalBudget
-from experiments import configs, train
+from experiments import baselines, configs, train
 from experiments.__main__ import main
 from experiments.evaluate import sample_texts, statistics
 from experiments.train import arguments, examples, override, policy, small, verifier
@@ -38,6 +38,31 @@ def test_policies():
     assert isinstance(policy(CGRPO, False).score, FirstSuccess)
     exact = policy(override(CGRPO, ["budget.split=true", 'budget.multiplicity="bonferroni"']), True)
     assert exact.split and exact.multiplicity == "bonferroni" and exact.n_calibration == 200
+
+
+@pytest.mark.parametrize("grid", [(2, 4, 8, 16, 32), (4, 8), (2, 6, 12)])
+@pytest.mark.parametrize("name", configs.BASELINES)
+def test_every_baseline_is_a_rule_of_the_configuration(name, grid):
+    """Its largest budget is the grid's, which is the group size that the trainer is given; the seed reaches rules that draw at random."""
+    e = override(CGRPO, [f'budget.rule="{name}"', f"budget.grid={list(grid)}"])
+    rule = policy(e, True)
+    assert rule.k_max == grid[-1] and not any(rule.calibration(step) for step in range(3))
+    assert rule.first(np.arange(4, dtype=np.uint64), 0).max() <= grid[-1]
+    other = policy(override(e, ["data.seed=1"]), True)
+    assert (repr(rule) != repr(other) or getattr(rule, "seed", 0) != getattr(other, "seed", 0)) == (name in ("aero", "greso", "ada-seq"))
+
+
+def test_the_names_of_configurations_are_those_of_the_baselines():
+    assert configs.BASELINES == baselines.NAMES
+    with pytest.raises(ValueError, match=r"name: got 'apo'; need one of .*; because "):
+        baselines.named("apo", (2, 4), prompts=4)
+
+
+def test_conditioning_of_the_mask_reaches_the_trainer(tmp_path):
+    both = arguments(CARM, tmp_path, None, cpu=True, world=1, seed=0)
+    negative = arguments(override(CARM, ['mask.conditioning="negative"']), tmp_path, None, cpu=True, world=1, seed=0)
+    assert "response_mask_conditioning" not in both
+    assert negative == both | {"response_mask_conditioning": "negative"}
 
 
 @pytest.mark.parametrize("setting", ["budget.rule", "budget.rule=fixed", "name.x=1", "=1", "budget.nothing=1"])
