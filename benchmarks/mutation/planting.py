@@ -27,16 +27,32 @@ def living_functions(folder: str) -> Living:
     return found
 
 
+def differ(path: str, original: str, mutated: str) -> bool:
+    """Whether the two compile to different programs."""
+    return changed(*(compile(source, path, "exec", dont_inherit=True) for source in (original, mutated))) != []
+
+
 def replacements(path: str, original: str, mutated: str, living: Living) -> list[tuple[FunctionType, CodeType]] | None:
     """Living functions with the code that the mutated source gives them; None if the change is not inside of functions alone."""
     changes = changed(*(compile(source, path, "exec", dont_inherit=True) for source in (original, mutated)))
     found = []
-    for old, new in changes or ():
-        functions = living.get((path, old.co_qualname, old.co_firstlineno))
-        if functions is None or new.co_freevars != old.co_freevars:
-            return None
-        found += [(function, new) for function in functions]
+    for outer in changes or ():
+        for depth, (old, new) in enumerate(nested(*outer)):
+            functions = [f for f in living.get((path, old.co_qualname, old.co_firstlineno), ()) if same(f.__code__, old)]
+            if (not functions and not depth) or new.co_freevars != old.co_freevars:
+                return None
+            found += [(function, new) for function in functions]
     return found or None
+
+
+def nested(old: CodeType, new: CodeType) -> list[tuple[CodeType, CodeType]]:
+    """A pair of codes that differ, and those inside of it that do: functions made by a call at import live on."""
+    inner = {(code.co_qualname, code.co_firstlineno): code for code in new.co_consts if isinstance(code, CodeType)}
+    found = [(old, new)]
+    for code in old.co_consts:
+        if isinstance(code, CodeType) and (other := inner.get((code.co_qualname, code.co_firstlineno))) and not same(code, other):
+            found += nested(code, other)
+    return found
 
 
 def changed(old: CodeType, new: CodeType) -> list[tuple[CodeType, CodeType]] | None:
