@@ -61,14 +61,20 @@ def check_arguments(model, args, train_dataset, calibration_dataset, policy, ans
     if train_dataset is None or (isinstance(train_dataset, Dataset) and len(train_dataset) == 0):
         raise ValueError("train_dataset: got no rows; need at least one prompt; because there is nothing to train on")
     for name, data in (("train_dataset", train_dataset), ("calibration_dataset", calibration_dataset)):
-        if data is None or (name == "train_dataset" and isinstance(data, IterableDataset)):
+        stream = name == "train_dataset" and isinstance(data, IterableDataset)
+        if data is None:
             continue
-        if not isinstance(data, Dataset):
+        if not stream and not isinstance(data, Dataset):
             raise ValueError(f"{name}: got {type(data).__name__}; need a datasets.Dataset; because prompts are drawn by index")
-        if "prompt" not in data.column_names:
+        if data.column_names is not None and "prompt" not in data.column_names:  # a stream may not know its columns
             raise ValueError(
                 f"{name}: got columns {', '.join(data.column_names)}; need a column prompt; because responses are drawn for it"
             )
+    if isinstance(train_dataset, IterableDataset) and args.max_steps <= 0:
+        raise ValueError(
+            f"max_steps: got {args.max_steps} beside a train_dataset that is a stream; need a positive number; because a stream has no "
+            "length that an epoch could be counted by"
+        )
     rows = args.per_device_train_batch_size * args.steps_per_generation
     if rows % args.num_generations:
         raise ValueError(

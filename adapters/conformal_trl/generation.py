@@ -70,6 +70,7 @@ class Generation:
         record = self.trainer.ledger.open(step)
         self._calibrate()
         examples = gather_object([self._example(e) for e in inputs[:: self.trainer.num_generations]])
+        self.trainer.rollouts.tool_use = [0.0, 0.0, 0.0]
         groups, outcomes = self.trainer.rollouts.roll_out(examples, policy, step, self.trainer.args.rollout_batch_size)
         kept = np.asarray(policy.keep(outcomes))
         if kept.shape != outcomes.passes.shape or kept.dtype != bool:
@@ -192,20 +193,29 @@ class Generation:
                     mask = batch["completion_mask"] * batch.get("tool_mask", 1)
                     old, sampling = batch["old_per_token_logps"], batch["sampling_per_token_logps"]
                     batch["importance_sampling_ratio"] = importance_ratio(self.trainer.args, old, sampling, mask)
-                    self._log_engine_gap(old, sampling, mask)
+                    self._log_engine(old, sampling, mask, batch["importance_sampling_ratio"])
             elif self.trainer.off_policy:
                 batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
             if self.trainer.beta != 0.0:
                 batch["ref_per_token_logps"] = self._reference(batch)
 
-    def _log_engine_gap(self, old: torch.Tensor, sampling: torch.Tensor, mask: torch.Tensor) -> None:
-        gap = torch.where((mask != 0) & ~sampling.isnan(), (old - sampling).abs(), 0.0)
-        count = ((mask != 0) & ~sampling.isnan()).sum()
-        total, n = self.trainer.accelerator.reduce(torch.stack([gap.sum(), count.float()]), reduction="sum").tolist()
-        self.trainer._metrics["train"]["sampling/sampling_logp_difference/mean"].append(total / max(n, 1))
-        self.trainer._metrics["train"]["sampling/sampling_logp_difference/max"].append(
-            float(self.trainer.accelerator.gather(gap.max()).max())
-        )
+    def _log_engine(self, old: torch.Tensor, sampling: torch.Tensor, mask: torch.Tensor, ratio: torch.Tensor) -> None:
+        """TRL's ``sampling/*``, over all processes; a token whose engine log-probability is missing is in neither mean."""
+        accelerator, metrics = self.trainer.accelerator, self.trainer._metrics["train"]
+        live = mask != 0
+        gap = (old - sampling).abs()[live & ~sampling.isnan()]
+        weights = ratio[live] if ratio.shape == mask.shape else ratio[live.any(1)].flatten()
+        sums = torch.stack([gap.sum(), gap.new_tensor(gap.numel()), weights.sum(), weights.new_tensor(weights.numel())])
+        gap_sum, gaps, weight_sum, n = accelerator.reduce(sums, reduction="sum").tolist()
+        none = weights.new_tensor([-math.inf])
+        extremes = accelerator.gather(torch.stack([torch.cat([x, none]).max() for x in (gap, weights, -weights)])).view(-1, 3)
+        if gaps:
+            metrics["sampling/sampling_logp_difference/mean"].append(gap_sum / gaps)
+            metrics["sampling/sampling_logp_difference/max"].append(float(extremes[:, 0].max()))
+        if n:
+            metrics["sampling/importance_sampling_ratio/min"].append(-float(extremes[:, 2].max()))
+            metrics["sampling/importance_sampling_ratio/mean"].append(weight_sum / n)
+            metrics["sampling/importance_sampling_ratio/max"].append(float(extremes[:, 1].max()))
 
     def _reference(self, batch: dict[str, Any]) -> torch.Tensor:
         if self.trainer.ref_model is not None:

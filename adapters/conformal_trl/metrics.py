@@ -11,12 +11,14 @@ import torch
 from accelerate.utils import gather_object
 
 from .rows import Group
+from .tables import add_rows
 
 __all__ = ["log_generation"]
 
 
 def log_generation(trainer: Any, groups: Sequence[Group], advantages: torch.Tensor, varies: torch.Tensor) -> None:
-    """Write ``completions/*``, ``num_tokens``, ``reward*``, ``frac_reward_zero_std``, ``rollouts/*`` and ``policy/*`` of one step."""
+    """Write ``completions/*``, ``num_tokens``, ``reward*``, ``frac_reward_zero_std``, ``rollouts/*``, ``policy/*`` and ``tools/*`` of
+    one step, and the rows of the completions table."""
     metrics, record = trainer._metrics["train"], trainer.ledger.current
     responses = [r for g in groups for r in g.responses]
     lengths = [r.tokens for r in responses]
@@ -46,20 +48,13 @@ def log_generation(trainer: Any, groups: Sequence[Group], advantages: torch.Tens
     for name, value in record["policy"].items():
         if math.isfinite(value):
             metrics[f"policy/{name}"].append(value)
-    _log_completions(trainer, groups, advantages)
+    if trainer.tools:
+        rows, calls, failures = trainer.rollouts.tool_use
+        metrics["tools/call_frequency"].append(calls / max(rows, 1.0))
+        metrics["tools/failure_frequency"].append(failures / calls if calls else 0.0)
+    if trainer.log_completions and trainer.accelerator.is_main_process:
+        add_rows(trainer._logs, groups, advantages, trainer.reward_func_names)
     pending = gather_object([(k, sum(v), len(v)) for k, v in trainer._pending_metrics.items()])
     for name in sorted({k for k, _, _ in pending}):
         metrics[name].append(sum(s for k, s, _ in pending if k == name) / sum(n for k, _, n in pending if k == name))
     trainer._pending_metrics.clear()
-
-
-def _log_completions(trainer: Any, groups: Sequence[Group], advantages: torch.Tensor) -> None:
-    logs = trainer._logs
-    for i, group in enumerate(groups):
-        logs["prompt"].extend([group.example["prompt"]] * len(group.responses))
-        logs["completion"].extend(r.completion for r in group.responses)
-        logs["advantages"].extend(advantages[i, : len(group.responses)].tolist())
-    for i, name in enumerate(trainer.reward_func_names):
-        logs["rewards"][name].extend(r.rewards[i] for g in groups for r in g.responses)
-    for column in sorted({column for g in groups for r in g.responses for column in r.extra}):
-        logs["extra"][column].extend(r.extra.get(column) for g in groups for r in g.responses)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["cgrpo_loss"]
+__all__ = ["cgrpo_loss", "k3"]
 
 _CLAMP = 10.0
+
+
+def k3(logps: torch.Tensor, ref_logps: torch.Tensor, live: torch.Tensor) -> torch.Tensor:
+    """``e^D - D - 1`` with ``D = log pi_ref - log pi`` clamped to +-10, per token; 0 where ``live`` is False."""
+    gap = (torch.where(live, ref_logps, 0.0) - torch.where(live, logps, 0.0)).clamp(-_CLAMP, _CLAMP)
+    return torch.exp(gap) - gap - 1
 
 
 def cgrpo_loss(
@@ -20,10 +26,9 @@ def cgrpo_loss(
     ref_logps: torch.Tensor | None = None,
     beta: float = 0.0,
 ) -> torch.Tensor:
-    r"""``-(1/|B|) sum_i A_i sum_t log pi(y_it) + beta (1/T) sum_it k3_it``, the share of the rows given.
+    r"""``-(1/|B|) sum_i A_i sum_t log pi(y_it) + beta (1/T) sum_it k3_it``, the share of the rows given (:func:`k3`).
 
-    ``k3 = e^D - D - 1`` with ``D = log pi_ref - log pi`` clamped to +-10.  The sum of token log-probabilities is not divided by the
-    length, there is no ratio and no clip: one on-policy step.
+    The sum of token log-probabilities is not divided by the length, there is no ratio and no clip: one on-policy step.
 
     Parameters
     ----------
@@ -52,6 +57,5 @@ def cgrpo_loss(
     if beta != 0.0:
         if ref_logps is None:
             raise ValueError(f"ref_logps: got None; need one per token; because beta is {beta}")
-        gap = (torch.where(live, ref_logps, 0.0) - torch.where(live, logps, 0.0)).clamp(-_CLAMP, _CLAMP)
-        loss = loss + beta * ((torch.exp(gap) - gap - 1) * live).sum() / max(tokens, 1.0)
+        loss = loss + beta * k3(logps, ref_logps, live).sum() / max(tokens, 1.0)
     return loss

@@ -43,6 +43,8 @@ class Rollouts:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
+        #: Rows, tool calls and failed tool calls since the step began, as TRL counts them, over all processes.
+        self.tool_use = [0.0, 0.0, 0.0]
 
     def roll_out(
         self, examples: Sequence[dict[str, Any]], policy: RolloutPolicy, step: int, batch_size: int, bar: Any = None
@@ -96,8 +98,13 @@ class Rollouts:
                 named[inspect.iscoroutinefunction(tool)][tool.__name__] = tool
             trainer._sync_tool_dicts, trainer._async_tool_dicts = [named[False]] * len(examples), [named[True]] * len(examples)
         prompts = [e["prompt"] for e in examples]
-        with self._unlogged():
+        with self._unlogged() as logged:
             tokens, ids, masks, completions, logps, extra, _, _ = trainer._generate(prompts)
+        if trainer.tools:
+            rows = len(examples) * trainer.accelerator.num_processes
+            calls = logged["tools/call_frequency"][-1] * rows
+            failures = logged["tools/failure_frequency"][-1] * calls
+            self.tool_use = [a + b for a, b in zip(self.tool_use, (rows, calls, failures), strict=True)]
         if len(ids) != len(examples) or (logps is not None and [len(x) for x in logps] != [len(x) for x in ids]):
             raise ValueError(
                 f"rollout_func: got {len(ids)} completions for {len(examples)} prompts, or logprobs of other lengths; need one completion "
@@ -120,13 +127,16 @@ class Rollouts:
         return responses, fields
 
     @contextmanager
-    def _unlogged(self) -> Iterator[None]:
-        """TRL's generation metrics count every call alike; ours are written once, over the rows that train or could have."""
+    def _unlogged(self) -> Iterator[dict[str, list[float]]]:
+        """TRL's generation metrics count every call alike; ours are written once, over the rows that train or could have.
+
+        Yields what TRL logged within the block.
+        """
         trainer = self.trainer
         metrics, seen = trainer._metrics, trainer.state.num_input_tokens_seen
         trainer._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
         try:
-            yield
+            yield trainer._metrics["train"]
         finally:
             trainer._metrics, trainer.state.num_input_tokens_seen = metrics, seen
 

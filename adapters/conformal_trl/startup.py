@@ -9,7 +9,7 @@ import torch
 
 from .checks import LOGIT_EDITS
 
-__all__ = ["check_processes", "check_sampling", "warn_if_inert"]
+__all__ = ["check_processes", "check_router", "check_sampling", "warn_if_inert"]
 
 
 def check_processes(trainer: Any) -> None:
@@ -24,13 +24,34 @@ def check_processes(trainer: Any) -> None:
         )
 
 
+def check_router(trainer: Any) -> None:
+    """Refuse the paper's objective for a model whose router loss TRL would add to it."""
+    if trainer.args.objective == "cgrpo" and trainer.aux_loss_enabled:
+        raise ValueError(f"router_aux_loss_coef: got {trainer.router_aux_loss_coef}; need 0.0; because Eq. 10-11 has no term for a router")
+
+
+def _asked(trainer: Any) -> dict[str, Any]:
+    """Generation settings as the engine reads them: what is unset comes from the model's own generation config."""
+    args = trainer.args
+    if trainer.own_sampler:
+        sources = [trainer.model.generation_config.to_dict(), trainer.generation_config.to_dict()]
+    else:
+        sources = [{n: getattr(args, n) for n in ("repetition_penalty", "temperature", "top_p", "top_k", "min_p")}]
+    asked: dict[str, Any] = {}
+    for source in (*sources, args.generation_kwargs or {}):
+        asked |= {name: value for name, value in source.items() if value is not None}
+    return asked
+
+
 def check_sampling(trainer: Any) -> None:
     """Refuse generation settings that the recorded log-probabilities do not describe."""
     args = trainer.args
-    own = {"repetition_penalty": args.repetition_penalty} if trainer.own_sampler is False else trainer.generation_config.to_dict()
-    asked: dict[str, Any] = {}  # as `generate` reads them: what is unset comes from the model's own generation config
-    for source in (trainer.model.generation_config.to_dict() if trainer.own_sampler else {}, own, args.generation_kwargs or {}):
-        asked |= {name: value for name, value in source.items() if value is not None}
+    asked = _asked(trainer)
+    if asked["temperature"] != trainer.temperature:
+        raise ValueError(
+            f"generation_kwargs: got temperature={asked['temperature']!r} beside temperature={trainer.temperature}; need one value; "
+            "because the loss divides logits by the latter, so every ratio would compare two policies"
+        )
     several = [name for name in ("num_beams", "num_return_sequences", "n") if (asked.get(name) or 1) > 1]
     if several:
         raise ValueError(f"{several[0]}: got {asked[several[0]]}; need 1; because a rollout is one sampled response per row")
@@ -69,11 +90,11 @@ def warn_if_inert(trainer: Any) -> None:
 
 
 def _warn_about_mask(trainer: Any, level: int) -> None:
-    args = trainer.args
     dropout = any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in trainer.model.modules())
     if dropout or (getattr(trainer.model.config, "attention_dropout", 0.0) or 0.0) > 0:
         warnings.warn("dropout: the trained policy is not the one that sampled; the mask counts its noise as drift", stacklevel=level)
-    truncated = [n for n, off in (("top_p", 1.0), ("top_k", 0), ("min_p", None)) if getattr(args, n) not in (off, None)]
+    asked = _asked(trainer)
+    truncated = [n for n, off in (("top_p", (1.0,)), ("top_k", (0, -1)), ("min_p", (0.0,))) if asked.get(n, off[0]) not in off]
     if truncated:
         warnings.warn(
             f"{', '.join(truncated)}: truncated sampling draws from another law than the one the mask compares with; every "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -24,11 +25,12 @@ from .ledger import Ledger
 from .masking import TOKEN_COUNT_LOSSES, Masking
 from .masks import make_rule, weighs
 from .migration import policy_from_config, verifier_success
-from .objective import cgrpo_loss
+from .objective import cgrpo_loss, k3
 from .rollouts import Rollouts
 from .rows import Response
 from .sampling import sample
-from .startup import check_processes, check_sampling, warn_if_inert
+from .startup import check_processes, check_router, check_sampling, warn_if_inert
+from .tables import as_json, beside, from_json, no_rows
 
 __all__ = ["CGRPOTrainer"]
 
@@ -41,6 +43,7 @@ class _Clock(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.trainer.ledger.start()
+        self.trainer._continue_loss()
 
     def on_step_end(self, args, state, control, **kwargs):
         ledger = self.trainer.ledger
@@ -149,6 +152,8 @@ class CGRPOTrainer(GRPOTrainer):
         self._verifier = None if verifier is None else verifier_success(verifier)
         self.ledger = Ledger()
         self.mask_rule = mask_rule or make_rule(args.response_mask, args.response_mask_threshold, args.response_mask_conditioning)
+        #: ``(loss since the last log, step of that log)`` of a checkpoint, until training goes on from it.
+        self._resumed_loss: tuple[torch.Tensor, int] | None = None
         self.own_sampler = not (args.use_vllm or args.use_transformers_continuous_batching or kwargs.get("rollout_func") is not None)
         super().__init__(model=model, reward_funcs=reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
         passes = args.steps_per_generation * self.num_iterations
@@ -164,6 +169,7 @@ class CGRPOTrainer(GRPOTrainer):
         self.masking = None if self.mask_rule is None else Masking(self)
         self.add_callback(_Clock(self))
         check_processes(self)
+        check_router(self)
         check_sampling(self)
         warn_if_inert(self)
 
@@ -205,12 +211,16 @@ class CGRPOTrainer(GRPOTrainer):
             return self._logps(model, batch)
 
     def _logps(self, model, batch: dict[str, Any]) -> torch.Tensor:
+        return self._logps_and_entropies(model, batch)[0]
+
+    def _logps_and_entropies(self, model, batch: dict[str, Any], compute_entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self._get_per_token_logps_and_entropies(
             model,
             torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
             torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
             batch["completion_ids"].size(1),
-        )[0]
+            compute_entropy=compute_entropy,
+        )[:2]
 
     # ------------------------------------------------------------------ optimisation
 
@@ -238,10 +248,11 @@ class CGRPOTrainer(GRPOTrainer):
 
     def _paper_loss(self, model, inputs: dict[str, Any]) -> torch.Tensor:
         """Eq. 10-11 over one optimizer step, which is ``share`` of the generation."""
-        logps = self._logps(model, inputs)
+        logps, entropies = self._logps_and_entropies(model, inputs, compute_entropy=True)
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
         weights = None if self.masking is None else self.masking.factor(logps, mask, inputs["advantages"])
-        share = self.args.gradient_accumulation_steps / self.args.steps_per_generation
+        share = self.current_gradient_accumulation_steps / self.args.steps_per_generation
+        self._log_means(logps.detach(), entropies.detach(), mask, inputs.get("ref_per_token_logps"))
         loss = cgrpo_loss(
             logps,
             inputs["advantages"],
@@ -254,6 +265,17 @@ class CGRPOTrainer(GRPOTrainer):
         )
         return loss * self.accelerator.num_processes
 
+    def _log_means(self, logps: torch.Tensor, entropies: torch.Tensor, mask: torch.Tensor, ref_logps: torch.Tensor | None) -> None:
+        """TRL's ``kl`` (if ``beta`` is not 0) and ``entropy``: means over the live tokens of the micro-batch, over all processes."""
+        live = mask != 0
+        values = {"entropy": entropies}
+        if self.beta != 0.0:
+            values["kl"] = k3(logps, ref_logps, live)
+        sums = torch.stack([torch.where(live, value.float(), 0.0).sum() for value in values.values()] + [live.sum().float()])
+        *sums, tokens = self.accelerator.reduce(sums, reduction="sum").tolist()
+        for name, total in zip(values, sums, strict=True):
+            self._metrics["train"][name].append(total / max(tokens, 1.0))
+
     def get_off_policy_mask(self, advantages, per_token_logps, sampling_per_token_logps, mask, off_policy_threshold):
         """``(B, T)`` factor of the configured rule on ``z = log pi_theta - log pi_rollout``; TRL's own rule if none is configured."""
         if self.mask_rule is None:
@@ -261,6 +283,31 @@ class CGRPOTrainer(GRPOTrainer):
         if not self.model.training:
             return torch.ones_like(per_token_logps)
         return self.masking.factor(per_token_logps, mask, advantages)
+
+    # ------------------------------------------------------------------ logs
+
+    @property
+    def _logs(self) -> dict[str, Any]:
+        """Rows of the completions table since the last log, of training or of evaluation; TRL's own code reads and writes them."""
+        return self._rows["train" if self.model.training else "eval"]
+
+    @_logs.setter
+    def _logs(self, _: dict[str, Any]) -> None:
+        self._rows = {"train": no_rows(), "eval": no_rows()}
+
+    def log(self, logs, start_time=None):
+        """As ``GRPOTrainer.log``; a completions table holds the rows generated since the last one, and none is written without rows."""
+        mode, shown = "train" if self.model.training else "eval", self.log_completions
+        self.log_completions = shown and bool(self._rows[mode]["prompt"])
+        apart = mode == "eval" and self.log_completions and self.accelerator.is_main_process
+        name = next((key.removesuffix("_runtime").replace(os.sep, "_") for key in logs if key.endswith("_runtime")), "eval")
+        folder = os.path.join(self.args.output_dir, "completions")
+        try:
+            with beside(folder, self.state.global_step, name) if apart else nullcontext():
+                super().log(logs, start_time)
+        finally:
+            self.log_completions = shown
+        self._rows[mode] = no_rows()
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -282,12 +329,15 @@ class CGRPOTrainer(GRPOTrainer):
             self.args.save_total_limit = limit
         run = self._get_output_dir(trial=trial)
         folder = os.path.join(run, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-        torch.save(self._buffered_inputs, os.path.join(folder, buffer_file(self.accelerator.process_index)))
+        mine = {"micro_batches": self._buffered_inputs, "loss": self._tr_loss}
+        torch.save(mine, os.path.join(folder, buffer_file(self.accelerator.process_index)))
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             state = {"policy": self.rollout_policy.state_dict(), "ledger": self.ledger.state_dict(), "micro_step": self._step}
             state["monitor"] = None if self.masking is None else self.masking.monitor.state_dict()
             state["processes"] = self.accelerator.num_processes
+            unlogged = {"metrics": as_json(self._metrics["train"]), "rows": as_json(self._rows["train"])}
+            state["log"] = {"step": self._globalstep_last_logged, **unlogged}
             write_state(folder, state)
             rotate_checkpoints(run, limit, self.state.best_model_checkpoint, use_mtime=True)
 
@@ -306,10 +356,19 @@ class CGRPOTrainer(GRPOTrainer):
         if self.masking is not None and state["monitor"] is not None:
             self.masking.monitor.load_state_dict(state["monitor"])
         self._step = state["micro_step"]
-        device = self.accelerator.device
-        self._buffered_inputs = torch.load(
-            os.path.join(checkpoint, buffer_file(self.accelerator.process_index)), weights_only=True, map_location=device
-        )
+        self._metrics["train"].update({name: list(values) for name, values in state["log"]["metrics"].items()})
+        self._rows["train"] = from_json(state["log"]["rows"])
+        path = os.path.join(checkpoint, buffer_file(self.accelerator.process_index))
+        mine = torch.load(path, weights_only=True, map_location=self.accelerator.device)
+        self._buffered_inputs, self._resumed_loss = mine["micro_batches"], (mine["loss"], state["log"]["step"])
+
+    def _continue_loss(self) -> None:
+        """Count the loss of the steps between the last log and the checkpoint into the next log, as if there had been no stop."""
+        if self._resumed_loss is not None:
+            loss, self._globalstep_last_logged = self._resumed_loss
+            self._tr_loss += loss
+            self._total_loss_scalar -= loss.item()  # the summary at the end is of this call's steps
+            self._resumed_loss = None
 
 
 def _stripped(extract: Callable[[str], Any]) -> Callable[[str], str | None]:

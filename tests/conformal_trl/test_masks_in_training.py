@@ -121,6 +121,23 @@ def test_nearly_everything_rejected_is_said(model, tokenizer, dataset, make_conf
         trainer.train()
 
 
+def test_truncation_and_temperature_of_the_engine_itself(model, tokenizer, dataset, make_config):
+    """``generation_kwargs`` overrides what the config says about sampling, and is what the checks read."""
+
+    def build(**sampling):
+        config = make_config(4, 2, num_iterations=2, response_mask="carm", **sampling)
+        return CGRPOTrainer(model, lambda completions, **_: [0.0] * len(completions), config, dataset, processing_class=tokenizer)
+
+    for name, value in (("top_p", 0.9), ("top_k", 5), ("min_p", 0.1)):
+        with pytest.warns(UserWarning, match=f"{name}: truncated sampling"):
+            build(generation_kwargs={name: value})
+    with pytest.raises(ValueError, match=r"generation_kwargs: got temperature=0.5 beside temperature=1.0; need one value"):
+        build(generation_kwargs={"temperature": 0.5})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        build(temperature=0.5)
+
+
 class _Alone:
     """An accelerator of one process."""
 

@@ -7,6 +7,7 @@ import dataclasses
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset, IterableDataset
@@ -75,18 +76,17 @@ def test_suppressed_tokens_of_the_model_count_as_edits(model, tokenizer, dataset
         CGRPOTrainer(model, parity, make_config(4, 4, num_iterations=2), dataset, processing_class=tokenizer)
 
 
-def test_logged_extras_stay_with_their_completions(model, tokenizer, dataset, make_config):
+def test_logged_extras_stay_with_their_completions(model, tokenizer, dataset, make_config, tmp_path):
     def reward(completions, completion_ids, log_extra, log_metric, **_):
         log_extra("echo", list(completions))
         log_metric("seen", float(len(completions)))
         return parity(completion_ids)
 
-    trainer = CGRPOTrainer(
-        model, reward, make_config(4, 4, max_steps=1), dataset, processing_class=tokenizer, rollout_policy=Scripted([4, 3, 4, 2], 4)
-    )
+    config = make_config(4, 4, max_steps=1, log_completions=True, num_completions_to_print=0)
+    trainer = CGRPOTrainer(model, reward, config, dataset, processing_class=tokenizer, rollout_policy=Scripted([4, 3, 4, 2], 4))
     trainer.train()
-    assert list(trainer._logs["extra"]["echo"]) == list(trainer._logs["completion"])
-    assert len(trainer._logs["completion"]) == 13
+    table = pd.read_parquet(tmp_path / "completions" / "completions_00001.parquet")
+    assert table["echo"].tolist() == table["completion"].tolist() and len(table) == 13
 
 
 class Careless(FixedBudget):
@@ -137,6 +137,31 @@ def test_data_sets_of_the_wrong_kind(make_config, dataset):
             CGRPOTrainer("x/y", parity, make_config(4, 4), dataset, **bad)
     with pytest.raises(ValueError, match="train_dataset: got 2 prompts; need 4"):
         CGRPOTrainer("x/y", parity, make_config(4, 4), dataset.select(range(2)))
+
+
+def test_a_stream_trains_as_the_data_set_it_streams(model, tokenizer, dataset, make_config, tmp_path):
+    """The same prompts in the same order, the same responses and weights; also in a second epoch, and resumed."""
+    start, again = copy.deepcopy(model), copy.deepcopy(model)
+    config = dict(max_steps=5, shuffle_dataset=False, num_iterations=2, response_mask="carm", save_strategy="steps", save_steps=3)
+    rows = dataset.select(range(16))
+    whole = CGRPOTrainer(model, parity, make_config(4, 8, **config), rows, processing_class=tokenizer)
+    whole.train()
+    stream = IterableDataset.from_generator(lambda: iter(rows.to_list()))
+    assert stream.column_names is None
+    for trained, checkpoint in ((start, None), (again, str(tmp_path / "checkpoint-3"))):
+        trainer = CGRPOTrainer(trained, parity, make_config(4, 8, **config), stream, processing_class=tokenizer)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        assert [r["drawn"] for r in trainer.ledger.history] == [r["drawn"] for r in whole.ledger.history]
+        for (name, a), (_, b) in zip(model.named_parameters(), trained.named_parameters(), strict=True):
+            assert torch.equal(a, b), name
+
+
+def test_a_stream_without_a_length_needs_max_steps(make_config, dataset):
+    stream = dataset.to_iterable_dataset()
+    with pytest.raises(ValueError, match="max_steps: got -1 beside a train_dataset that is a stream; need a positive number"):
+        CGRPOTrainer("x/y", parity, make_config(4, 4, max_steps=-1), stream)
+    with pytest.raises(ValueError, match="train_dataset: got columns answer; need a column prompt"):
+        CGRPOTrainer("x/y", parity, make_config(4, 4), stream.remove_columns("prompt"))
 
 
 def test_a_config_can_be_copied(make_config):

@@ -62,6 +62,8 @@ def test_tool_calls(model, tokenizer, make_config, monkeypatch):
     assert calls and len(rewarded) == totals["generated"] == 13
     used = [c for c in rewarded if any(m["role"] == "tool" for m in c)]
     assert used
+    logged = trainer.state.log_history[0]
+    assert logged["tools/call_frequency"] == pytest.approx(len(calls) / 13) and logged["tools/failure_frequency"] == 0.0
     dead = (part["completion_mask"] == 1) & (part["tool_mask"] == 0)
     assert dead.any(1).sum() == len(used)
     assert totals["trained_tokens"] == int((part["completion_mask"] * part["tool_mask"]).sum())

@@ -16,6 +16,7 @@ from trl.generation import vllm_generation
 
 from conformal_trl import CGRPOConfig, CGRPOTrainer, advantages
 from conformal_trl.engines import importance_ratio
+from conformal_trl.startup import check_router
 from tests.conformal_trl.reference import logps_and_entropy
 from tests.conformal_trl.test_losses import LOSSES, Rollout, check, reward, run, weighed
 from tests.conformal_trl.test_true_cost import Scripted
@@ -212,7 +213,12 @@ def test_vllm(model, tokenizer, dataset, make_config, vllm, mode, correction):
         assert "importance_sampling_ratio" in part
         gap = (part["old_per_token_logps"] - part["sampling_per_token_logps"])[live]
         torch.testing.assert_close(gap, torch.full_like(gap, -0.02), atol=1e-4, rtol=0)
-        assert any(abs(h.get("sampling/sampling_logp_difference/mean", 0) - 0.02) < 1e-4 for h in trainer.state.log_history)
+        logged = trainer.state.log_history[0]
+        for name in ("mean", "max"):
+            assert logged[f"sampling/sampling_logp_difference/{name}"] == pytest.approx(0.02, abs=1e-4)
+        ratio = part["importance_sampling_ratio"][live if part["importance_sampling_ratio"].shape == live.shape else slice(None)]
+        for name, value in (("min", ratio.min()), ("mean", ratio.mean()), ("max", ratio.max())):
+            assert logged[f"sampling/importance_sampling_ratio/{name}"] == pytest.approx(float(value), rel=1e-5)
     else:
         assert torch.equal(part["old_per_token_logps"], part["sampling_per_token_logps"])
 
@@ -295,6 +301,47 @@ def test_the_papers_objective(saved_model, tokenizer, dataset):
     assert loss == pytest.approx(float(total.detach()), abs=1e-6)
     for name, parameter in exact.named_parameters():
         torch.testing.assert_close(gradients[name].double(), parameter.grad, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.05])
+def test_the_papers_objective_logs_kl_and_entropy(saved_model, tokenizer, dataset, beta):
+    """TRL's names and meaning: means over the live tokens of what trains, the KL term before beta."""
+    start = [p.detach().clone() for p in saved_model.parameters()]
+
+    class Moved(Rollout):
+        def __call__(self, prompts, trainer):
+            with torch.no_grad():  # so that the KL term is not 0
+                for p, value in zip(trainer.model.parameters(), start, strict=True):
+                    p.copy_(1.01 * value)
+            out = super().__call__(prompts, trainer)
+            out["env_mask"] = [[1, *[0] * (len(ids) > 1), *[1] * (len(ids) - 2)] for ids in out["completion_ids"]]
+            return out
+
+    trainer, *_ = run(
+        saved_model, tokenizer, dataset, rollout=Moved(tokenizer, 0, 0.0), objective="cgrpo", beta=beta, num_iterations=1, prune="none"
+    )
+    (part,) = trainer._buffered_inputs
+    terms, entropies = [], []
+    for row in weighed(part):
+        logps, entropy = logps_and_entropy(saved_model, row.prompt, row.completion)
+        live = torch.tensor(row.live).bool()
+        entropies.append(entropy[live])
+        if beta:
+            gap = torch.tensor(row.ref)[live] - logps[live]
+            terms.append(torch.exp(gap) - gap - 1)
+    logged = trainer.state.log_history[0]
+    assert logged["entropy"] == pytest.approx(float(torch.cat(entropies).mean().detach()), rel=1e-5)
+    if beta:
+        assert logged["kl"] == pytest.approx(float(torch.cat(terms).mean().detach()), rel=1e-4) and logged["kl"] > 1e-5
+    else:
+        assert "kl" not in logged
+
+
+def test_the_papers_objective_has_no_router_term():
+    settings = types.SimpleNamespace(objective="cgrpo")
+    check_router(types.SimpleNamespace(args=settings, aux_loss_enabled=False))
+    with pytest.raises(ValueError, match=r"router_aux_loss_coef: got 0.001; need 0.0; because Eq. 10-11"):
+        check_router(types.SimpleNamespace(args=settings, aux_loss_enabled=True, router_aux_loss_coef=0.001))
 
 
 def test_the_preset(tmp_path):
