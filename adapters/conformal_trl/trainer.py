@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import GRPOTrainer
@@ -359,7 +360,7 @@ class CGRPOTrainer(GRPOTrainer):
         self._metrics["train"].update({name: list(values) for name, values in state["log"]["metrics"].items()})
         self._rows["train"] = from_json(state["log"]["rows"])
         path = os.path.join(checkpoint, buffer_file(self.accelerator.process_index))
-        mine = torch.load(path, weights_only=True, map_location=self.accelerator.device)
+        mine = send_to_device(torch.load(path, weights_only=True, map_location="cpu"), self.accelerator.device)
         self._buffered_inputs, self._resumed_loss = mine["micro_batches"], (mine["loss"], state["log"]["step"])
 
     def _continue_loss(self) -> None:

@@ -1,4 +1,4 @@
-"""A run that is killed at a named moment (SIGKILL), or resumed from its newest whole checkpoint.
+"""A run that is killed at a named moment (SIGKILL), or resumed from its newest whole checkpoint; under torchrun, of several processes.
 
 python tests/conformal_trl/kill_worker.py FOLDER MOMENT     MOMENT: none | resume | calibration | generation | backward | checkpoint
 """
@@ -28,7 +28,10 @@ def reward(completion_ids, **_):
 
 
 def arm(trainer: CGRPOTrainer, moment: str) -> None:
-    """Put the kill where it belongs."""
+    """Put the kill where it belongs: in the last process alone, or in the first, which alone writes the state of a checkpoint."""
+    rank = 0 if moment == "checkpoint" else trainer.accelerator.num_processes - 1
+    if trainer.accelerator.process_index != rank:
+        return
 
     def before(owner, name, when=lambda: True, after=False):
         original = getattr(owner, name)
@@ -59,13 +62,15 @@ def arm(trainer: CGRPOTrainer, moment: str) -> None:
 def main(folder: str, moment: str) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    world = int(os.environ.get("WORLD_SIZE", "1"))
     model, tokenizer = tiny()
     problems = [{"prompt": f"{i}+{i % 7}=", "answer": str(i % 5)} for i in range(40)]
     calibration = [{**p, "prompt": p["prompt"].replace("+", "*")} for p in problems]
     config = CGRPOConfig(
         output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, save_strategy="steps", save_steps=3, save_total_limit=1,
-        report_to="none", disable_tqdm=True, num_generations=4, per_device_train_batch_size=24, max_completion_length=6, max_steps=8,
-        learning_rate=1e-3, num_iterations=2, seed=3, calibration_progress=False, response_mask="carm", response_mask_threshold=1.05,
+        report_to="none", disable_tqdm=True, num_generations=4, per_device_train_batch_size=24 // world, max_completion_length=6,
+        max_steps=8, logging_steps=2, learning_rate=1e-3, num_iterations=2, seed=3, calibration_progress=False, response_mask="carm",
+        response_mask_threshold=1.05,
     )  # fmt: skip
     trainer = CGRPOTrainer(
         model, reward, config, Dataset.from_list(problems), processing_class=tokenizer, calibration_dataset=Dataset.from_list(calibration),
@@ -76,9 +81,12 @@ def main(folder: str, moment: str) -> None:
     arm(trainer, moment)
     trainer.train(resume_from_checkpoint=True if moment == "resume" else None)
     history = [{k: v for k, v in r.items() if not k.startswith(("seconds", "clock"))} for r in trainer.ledger.history]
-    log = [{k: v for k, v in h.items() if k in ("loss", "grad_norm", "reward", "num_tokens", "step")} for h in trainer.state.log_history]
-    torch.save({n: p.detach() for n, p in trainer.model.named_parameters()}, Path(folder) / "weights.pt")
-    (Path(folder) / "run.json").write_text(json.dumps({"history": history, "log": [h for h in log if "loss" in h]}))
+    log = [{k: v for k, v in h.items() if k != "step_time"} for h in trainer.state.log_history if "loss" in h]
+    rank = trainer.accelerator.process_index
+    torch.save({n: p.detach() for n, p in trainer.model.named_parameters()}, Path(folder) / f"weights{rank}.pt")
+    (Path(folder) / f"run{rank}.json").write_text(json.dumps({"history": history, "log": log}))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
