@@ -250,7 +250,8 @@ def run(spec: Run, s: Settings, phase: Callable[[str], None] = lambda name: None
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             keys = ("reward", "entropy", "grad_norm", "mask/seq_masked_fraction", "rollouts/mean_k", "loss")
-            curves.append({"step": state.global_step, **{k: float(logs[k]) for k in keys if logs and k in logs}})
+            found = {k: float(logs[k]) for k in keys if logs and logs.get(k) is not None}  # a step without rows has no entropy
+            curves.append({"step": state.global_step, **found})
 
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Budget())
