@@ -52,20 +52,27 @@ class ScriptedBudget(RolloutPolicy):
 
 
 class StepTimes(TrainerCallback):
-    """Wall-clock of every optimizer step, data loading and logging included."""
+    """Wall-clock and processor time of every optimizer step, data loading and logging included."""
 
     def __init__(self) -> None:
-        self.marks: list[float] = []
+        self.marks: list[tuple[float, float]] = []
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self.marks.append(time.perf_counter())
+        self.marks.append((time.perf_counter(), time.process_time()))
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.marks.append(time.perf_counter())
+        self.marks.append((time.perf_counter(), time.process_time()))
+
+    def _between(self, clock: int) -> list[float]:
+        return [b[clock] - a[clock] for a, b in zip(self.marks[1:], self.marks[2:], strict=False)]  # the first step warms up
 
     @property
     def seconds(self) -> list[float]:
-        return [b - a for a, b in zip(self.marks[1:], self.marks[2:], strict=False)]  # the first step warms up
+        return self._between(0)
+
+    @property
+    def cpu_seconds(self) -> list[float]:
+        return self._between(1)
 
 
 def reward(completion_ids, **_):
