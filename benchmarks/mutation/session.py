@@ -378,7 +378,7 @@ class Session:
                 (after,) = in_turn([as_it_is], start, 1)
                 self.control[anew, examples, name] = after.killer is None
                 if after.killer is not None:
-                    print(f"kills nothing, because it fails on the source as it is: {name}", flush=True)
+                    print(f"kills nothing, because it fails on the source as it is: {name} ({after.killer})", flush=True)
                     self.coverage.failing += tests
             if not self.control[anew, examples, name]:
                 trial.killer, trial.tests = None, self.coverage.sound(trial.tests)

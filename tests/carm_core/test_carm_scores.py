@@ -1,6 +1,7 @@
 import math
 import warnings
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import carm_core
 from carm_core import carm_score, geomean_score, log_ratio, mean_k1, response_scores, signed_mean
+from carm_core._namespace import accumulator
 
 STATISTICS = {
     "d": lambda r: exact_mean_abs(r),
@@ -221,3 +223,21 @@ def test_batch_without_any_token_column():
     got = response_scores(np.zeros((2, 0)), np.zeros((2, 0)))
     assert got.d.tolist() == got.max_k2.tolist() == [0.0, 0.0]
     assert got.empty.all()
+
+
+def test_half_precision_is_not_warned_about_while_a_compiler_traces(monkeypatch):
+    carm_core.logratio._warned.clear()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    half = torch.zeros(1, 1, dtype=torch.float16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        log_ratio(half, half, torch.ones(1, 1))
+    assert carm_core.logratio._warned == set()
+
+
+def test_sums_on_a_device_without_float64_keep_the_dtype_of_the_input():
+    class Elsewhere(torch.Tensor):
+        device = SimpleNamespace(type="mps")
+
+    x = torch.zeros(2, dtype=torch.float32)
+    assert [accumulator(a) for a in (x, x.as_subclass(Elsewhere), np.zeros(2, np.float32))] == [torch.float64, torch.float32, np.float64]
