@@ -22,7 +22,9 @@ from carm_core import (
     TokenMIS,
     TRMMean,
     bootstrap_best_worst,
+    calibrated_tau,
     clipped_surrogate,
+    equality_response,
     log_ratio,
     mask_report,
     masked_loss,
@@ -31,6 +33,8 @@ from carm_core import (
     noise_floor,
     one_sided_bounds,
     signed_mean_bound,
+    tau_for_certificate,
+    tau_for_reject_rate,
 )
 from carm_core.certificates import _rational
 
@@ -231,3 +235,26 @@ def test_refusals_of_losses_count_axes_from_the_last():
 def test_a_guard_below_one_holds():
     got = clipped_surrogate(np.array([[3.0, -3.0]]), np.array([-1.0]), guard=0.5, dual_clip=None)
     np.testing.assert_allclose(got, [[-math.exp(0.5), -0.8]], rtol=1e-15)
+
+
+# ---- thresholds
+
+
+def test_levels_of_thresholds():
+    assert tau_for_reject_rate([0.1] * 3, 1 / 1_000_003).level == Fraction(1, 10**6)
+    for bad in (-0.5, "-1/2", "x", None, 1):
+        with pytest.raises(ValueError, match=r"^rate: got "):
+            tau_for_reject_rate([0.1], bad)
+    assert tau_for_reject_rate([0.1, 0.2], "1/2").attainable
+    assert calibrated_tau([0.1], "2/7").guarantee == "none: 1 scores; need n >= 3"
+
+
+def test_a_certificate_may_be_asked_for_any_fraction_of_tokens_up_to_all():
+    assert tau_for_certificate(1.0, BAND) == pytest.approx(1.25, rel=1e-15)
+    for bad in (-0.5, math.nextafter(1, 2)):
+        with pytest.raises(ValueError, match=r"^p_out: got .*; need 0 <= p_out <= 1; because it is a fraction of tokens$"):
+            tau_for_certificate(bad)
+
+
+def test_of_two_boundaries_as_near_the_lower_one_is_crossed():
+    assert equality_response(2, 2.0, (0.5, 2.0), 1) == (pytest.approx(-2 * math.log(2.0)), 0.0)
