@@ -11,9 +11,7 @@ from scipy.stats import binom, binomtest
 from conformal_core.auto_delta import auto_delta, auto_delta_upper, disjoint_split
 from conformal_core.level import conformal_rank
 
-CASES = [
-    c for c in json.loads((Path(__file__).parents[1] / "data/vectors.json").read_text())["cases"] if c["kind"] == "auto_delta"
-]
+CASES = [c for c in json.loads((Path(__file__).parents[1] / "data/vectors.json").read_text())["cases"] if c["kind"] == "auto_delta"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c["id"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields, is_dataclass
 from fractions import Fraction
 
 import pytest
@@ -125,3 +126,11 @@ def test_no_other_public_callable_has_defaults() -> None:
 def is_alias(thing: object) -> bool:
     """Whether it is a type alias, which has no signature."""
     return not inspect.isclass(thing) and not inspect.isfunction(thing)
+
+
+@pytest.mark.parametrize("name", [name for name in conformal_core.__all__ if is_dataclass(getattr(conformal_core, name))])
+def test_results_cannot_be_changed_and_compare_by_value_unless_they_hold_arrays(name: str) -> None:
+    kind = getattr(conformal_core, name)
+    parameters = kind.__dataclass_params__
+    assert parameters.frozen
+    assert parameters.eq is not any(word in str(field.type) for field in fields(kind) for word in ("NDArray", "Ints", "Bools"))

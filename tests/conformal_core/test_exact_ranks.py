@@ -45,9 +45,7 @@ def families() -> dict[str, list[tuple[Fraction, float]]]:
     """Each level as the rational that is meant and as the float that a program computes."""
     literal = [(Fraction(j, 100), j / 100) for j in range(1, 100)]
     divided = [
-        (Fraction(t) / m, float(t) / m)
-        for t in ("0.05", "0.1", "0.12", "0.2", "0.25", "0.3", "0.65")
-        for m in (2, 3, 4, 5, 6, 7, 10, 30)
+        (Fraction(t) / m, float(t) / m) for t in ("0.05", "0.1", "0.12", "0.2", "0.25", "0.3", "0.65") for m in (2, 3, 4, 5, 6, 7, 10, 30)
     ]
     complement = [(Fraction(j, 100), 1 - (1 - j / 100)) for j in range(1, 100)]
     clipped = [

@@ -309,10 +309,13 @@ def test_an_empty_table_is_refused_by_its_size():
         replay(FixedBudget(8), Outcomes([], np.zeros((0, 8), bool)))
 
 
-@pytest.mark.parametrize(("steps", "method", "words"), [
-    (1, "clopper-pearson; mean k: empirical bernstein", "prompts drawn independently from one law, policy fixed before them"),
-    (2, "azuma-hoeffding", "the average over prompts of the probability given the past"),
-])
+@pytest.mark.parametrize(
+    ("steps", "method", "words"),
+    [
+        (1, "clopper-pearson; mean k: empirical bernstein", "prompts drawn independently from one law, policy fixed before them"),
+        (2, "azuma-hoeffding", "the average over prompts of the probability given the past"),
+    ],
+)
 def test_intervals_are_those_of_one_step_or_of_an_adaptive_sequence(steps, method, words):
     report = replay(FixedBudget(8), [table(30, seed=seed) for seed in range(steps)])
     assert report.method == method and words in report.guarantee

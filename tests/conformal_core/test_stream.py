@@ -51,6 +51,7 @@ def rule(policy):
 @pytest.mark.parametrize("name", INNER)
 def test_the_rule_is_that_of_the_last_designated_prompts_and_a_run_resumes_exactly(name):
     """One run, and one that is saved and restored before every step; the rule equals an offline calibration on the same prompts."""
+
     def make():
         return StreamCalibrated(INNER[name](), share="1/4", window=30, seed=9)
 

@@ -13,9 +13,7 @@ from scipy.stats import binomtest
 
 from conformal_core.thresholds import BudgetThresholds, calibrate_thresholds
 
-CASES = [
-    c for c in json.loads((Path(__file__).parents[1] / "data/vectors.json").read_text())["cases"] if c["kind"] == "bonferroni"
-]
+CASES = [c for c in json.loads((Path(__file__).parents[1] / "data/vectors.json").read_text())["cases"] if c["kind"] == "bonferroni"]
 SCORES = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, inf])
 
 
