@@ -1,6 +1,6 @@
 """What the trainer costs beside stock TRL and trl-cgrpo 0.2.0: step time, memory, calibration.
 
-    python -m benchmarks.trainer_cost steps         # G = 32, 16, 8; ours; trl-cgrpo (make peers)
+    python -m benchmarks.trainer_cost steps         # G = 32, 16, 8; ours; trl-cgrpo 0.2.0
     python -m benchmarks.trainer_cost slope         # seconds against trained rows: slope and intercept
     python -m benchmarks.trainer_cost off           # every feature off, against stock TRL
     python -m benchmarks.trainer_cost memory        # peak memory at mean k 12.5 against G = 32
@@ -164,7 +164,10 @@ def progress(text: str) -> None:
 def steps_command(args: argparse.Namespace) -> Iterator[Figure]:
     """Seconds a step, over those of TRL at G = 32."""
     if not (args.peers / "trl_cgrpo").is_dir():
-        sys.exit(f"peers: got {args.peers}; need trl-cgrpo there ('make peers'); because ratios are taken in one run")
+        sys.exit(
+            f"peers: got {args.peers}; need trl-cgrpo there (pip install --no-deps --target {args.peers} trl-cgrpo==0.2.0); because ratios "
+            "are taken in one run"
+        )
     sys.path.append(str(args.peers))
     n = args.steps
     builds: dict[str, Build] = {f"TRL G={g}": lambda f, g=g: stock(f, n, g) for g in (32, 16, 8)}
@@ -392,7 +395,7 @@ def main(argv: list[str] | None = None) -> None:
         one.add_argument("--steps", type=int, default=steps)
         one.add_argument("--seconds", type=float, default=seconds, help="time to fill with rounds, at least one")
         one.add_argument("--out", type=Path, metavar="FILE.csv")
-        one.add_argument("--peers", type=Path, default=ROOT / "build" / "peers", metavar="DIR", help="where make peers put trl-cgrpo")
+        one.add_argument("--peers", type=Path, default=ROOT / "build" / "peers", metavar="DIR", help="where trl-cgrpo was installed to")
     args = parser.parse_args(argv)
     quiet()
     figures = []

@@ -192,8 +192,20 @@ calibration_answer_column :
                 "because the count of kept responses spans micro-batches that have not been computed when the first is"
             )
         if self.objective == "cgrpo":
-            for name, neutral in (("entropy_coef", 0.0), ("use_adaptive_entropy", False), ("top_entropy_quantile", 1.0)):
+            for name, neutral, why in (
+                ("entropy_coef", 0.0, "Eq. 10-11 has no entropy term"),
+                ("use_adaptive_entropy", False, "Eq. 10-11 has no entropy term"),
+                ("top_entropy_quantile", 1.0, "Eq. 10-11 weighs all tokens of a response alike"),
+                ("importance_sampling_level", "token", "Eq. 10-11 has no importance ratio"),
+                ("multi_objective_aggregation", "sum_then_normalize", "Eq. 10 standardises one total reward"),
+                ("off_policy_mask_threshold", None, "TRL's off-policy mask is part of its losses; response_mask='opsm' is the same rule"),
+            ):
                 if getattr(self, name) != neutral:
-                    raise ValueError(f"{name}: got {getattr(self, name)}; need {neutral}; because Eq. 10-11 has no entropy term")
+                    raise ValueError(f"{name}: got {getattr(self, name)!r}; need {neutral!r}; because {why}")
+            if self.use_vllm and self.vllm_importance_sampling_correction:
+                raise ValueError(
+                    "vllm_importance_sampling_correction: got True; need False; because Eq. 10-11 has no importance ratio (a response_mask "
+                    "may reject what the engine sampled too far off)"
+                )
             if self.response_mask_normalize == "retained":
                 raise ValueError("response_mask_normalize: got 'retained'; need 'fixed'; because Eq. 10 divides by |B|")

@@ -10,8 +10,10 @@ import os
 import sys
 import tempfile
 import warnings
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -120,8 +122,9 @@ def run(case: dict) -> dict:
             max_steps=case.get("steps", 2), learning_rate=1e-3, lr_scheduler_type="constant", num_iterations=2, seed=3,
             calibration_progress=False, max_grad_norm=1e9, shuffle_dataset=False, **case.get("config", {}),
         )  # fmt: skip
+        data = Dataset.from_list(rows).to_iterable_dataset() if case.get("stream") else Dataset.from_list(rows)
         trainer = CGRPOTrainer(
-            model, reward, config, Dataset.from_list(rows), processing_class=tokenizer, rollout_policy=policy,
+            model, reward, config, data, processing_class=tokenizer, rollout_policy=policy,
             calibration_dataset=None if case.get("policy") != "conformal" else calibration,
             answer_fn=lambda text: text[:1] or None, gold_column="answer", **({"peft_config": peft} if case.get("lora") else {}),
         )  # fmt: skip
@@ -150,7 +153,11 @@ def run(case: dict) -> dict:
         local = torch.stack([x.detach() for x in losses]).reshape(config.max_steps, -1).sum(1)
         total = trainer.accelerator.reduce(local, reduction="mean").tolist()
         totals = trainer.ledger.totals()
+        tables = (
+            [pd.read_parquet(path) for path in sorted(Path(folder).glob("completions/*"))] if trainer.accelerator.is_main_process else []
+        )
         return {
+            "table": [[step, *row] for t in tables for step, *row in t[["step", "prompt", "completion"]].to_numpy().tolist()],
             "losses": total,
             "calls": calls,
             "gradients": gradients,

@@ -26,6 +26,9 @@ CASES = {
         "parts_alone": 1,
         "config": {"response_mask": "carm", "response_mask_threshold": 1.05, "response_mask_normalize": "retained"},
     },
+    "a stream, with tables": {"stream": True, "config": {"log_completions": True, "num_completions_to_print": 0, "logging_steps": 1}},
+    "high-entropy tokens": {"parts_alone": 1, "config": {"top_entropy_quantile": 0.5}},
+    "adaptive entropy": {"policy": "signal", "config": {"use_adaptive_entropy": True, "entropy_target": 9.0}},
     "half of the prompts fail": {"policy": "conformal", "parts": 8, "rank_fails": True, "config": {"loss_type": "sapo"}},
     "few rows": {"parts": 8, "few": True, "config": {"response_mask": "carm"}},
     "all stopped, nothing to train": {"policy": "conformal", "alike": True, "all_fail": True},
@@ -57,6 +60,7 @@ def test_two_processes_equal_one(tmp_path):
         assert "error" not in one and "error" not in two, (name, one, two)
         for decided in ("drawn", "policy", "totals"):
             assert one[decided] == two[decided] == second[name][decided], (name, decided)
+        assert one["table"] == two["table"] and not second[name]["table"], name
         assert two["calls"] == second[name]["calls"], name  # where a forward or a generation is a collective, none is skipped
         np.testing.assert_allclose(two["losses"], one["losses"], atol=1e-6, err_msg=name)
         assert two["weights"] == pytest.approx(second[name]["weights"], abs=0), name
@@ -68,6 +72,8 @@ def test_two_processes_equal_one(tmp_path):
             for metric in theirs:
                 if not metric.startswith("mask/"):  # means over micro-batches, of which a process has fewer
                     assert ours[metric] == pytest.approx(theirs[metric], abs=1e-6), (name, metric)
+    table = alone["a stream, with tables"]["table"]
+    assert len(table) == alone["a stream, with tables"]["totals"]["generated"] == 32
     assert alone["all stopped, nothing to train"]["totals"]["trained"] == 0
     assert 0 < alone["few rows"]["totals"]["trained"] < 8
     assert alone["all rejected"]["totals"]["masked"] == alone["all rejected"]["totals"]["masked_of"] > 0

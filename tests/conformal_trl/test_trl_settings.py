@@ -347,5 +347,15 @@ def test_the_papers_objective_has_no_router_term():
 def test_the_preset(tmp_path):
     config = CGRPOConfig.paper(output_dir=str(tmp_path), use_cpu=True, bf16=False, beta=0.1)
     assert (config.objective, config.beta, config.degenerate_tokens, config.learning_rate) == ("cgrpo", 0.1, 5, 2e-6)
-    with pytest.raises(ValueError, match=r"entropy_coef: got 0.1; need 0.0; because Eq. 10-11"):
-        CGRPOConfig.paper(output_dir=str(tmp_path), use_cpu=True, bf16=False, entropy_coef=0.1)
+    for name, value in (
+        ("entropy_coef", 0.1),
+        ("use_adaptive_entropy", True),
+        ("top_entropy_quantile", 0.2),
+        ("importance_sampling_level", "sequence"),
+        ("multi_objective_aggregation", "normalize_then_sum"),
+        ("off_policy_mask_threshold", 0.5),
+        ("use_vllm", True),
+    ):  # what the objective would not read is refused, not ignored
+        named = "vllm_importance_sampling_correction" if name == "use_vllm" else name
+        with pytest.raises(ValueError, match=rf"{named}: got .*; need .*; because"):
+            CGRPOConfig.paper(output_dir=str(tmp_path), use_cpu=True, bf16=False, **{name: value})
