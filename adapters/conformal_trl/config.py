@@ -128,6 +128,7 @@ calibration_answer_column :
         preset: dict[str, Any] = dict(
             objective="cgrpo", beta=0.05, degenerate_tokens=5, degenerate_reward=-1.0, kl_on_pruned=True, num_iterations=1,
             learning_rate=2e-6, adam_beta1=0.9, adam_beta2=0.95, weight_decay=0.01, max_grad_norm=0.5, temperature=1.0,
+            vllm_importance_sampling_correction=False,
         )  # fmt: skip
         return cls(**(preset | overrides))
 

@@ -101,6 +101,14 @@ def _warn_about_mask(trainer: Any, level: int) -> None:
             "log-ratio understates the drift by the truncated mass",
             stacklevel=level,
         )
+    if trainer.use_vllm and trainer.vllm_mode == "server" and not trainer.corrects and trainer.accelerator.is_main_process:
+        mode = trainer.vllm_generation.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
+        if mode != "processed_logprobs":
+            warnings.warn(
+                f"--logprobs-mode: got {mode}; need processed_logprobs of the vLLM server; because the mask would compare with numbers "
+                "from before temperature",
+                stacklevel=level,
+            )
     if not trainer.off_policy and trainer.own_sampler:
         warnings.warn(
             "response_mask: every rollout trains once, before the first optimizer step after it was drawn, so log-ratios are "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from conformal_core import ConformalBudget, FixedBudget, SignalBudget, released_cgrpo
+from conformal_core import ConformalBudget, FixedBudget, SignalBudget, StreamCalibrated, released_cgrpo
 from conformal_trl import CGRPOTrainer
 
 
@@ -137,22 +138,30 @@ def test_max_seconds_stops_the_run(model, tokenizer, dataset, make_config):
     assert 0 < totals["optimizer_steps"] < 10_000 and totals["seconds_total"] >= 0.5
 
 
-def test_resume_takes_the_same_decisions(model, tokenizer, dataset, calibration, make_config, tmp_path):
-    import copy
+POLICIES = {
+    "offline": conformal,
+    "offline, alarm": lambda: conformal(alarm="0.5", recalibrate_every=100),
+    "stream": lambda: StreamCalibrated(conformal(n_calibration=10), share="0.5", seed=1),
+    "signal": lambda: SignalBudget((2, 4, 8), delta="0.2", share=0.5, seed=2, alarm="0.5"),
+}
 
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_resume_takes_the_same_decisions(model, tokenizer, dataset, calibration, make_config, tmp_path, policy):
+    """Thresholds, windows, clocks, the drift monitor, the ledger and the weights of a run that was never stopped."""
     start = copy.deepcopy(model)
-    common = dict(save_strategy="steps", save_steps=2, max_steps=4)
-    torch.manual_seed(0)
-    whole = trained(model, tokenizer, dataset, calibration, make_config, conformal(), **common)
-    resumed_policy = conformal()
-    config = make_config(8, 6, **common)
+    common = dict(save_strategy="steps", save_steps=2, max_steps=4, reward_func=parity)
+    whole = trained(model, tokenizer, dataset, calibration, make_config, policy(), **common)
     resumed = CGRPOTrainer(
-        start, reward, config, dataset, processing_class=tokenizer, rollout_policy=resumed_policy,
-        calibration_dataset=calibration, answer_fn=first_symbol, gold_column="answer",
+        start, parity, whole.args, dataset, processing_class=tokenizer, rollout_policy=policy(), calibration_dataset=calibration,
+        answer_fn=first_symbol, gold_column="answer",
     )  # fmt: skip
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    a, b = whole.ledger.history, resumed.ledger.history
-    assert len(a) == len(b) == 4
-    for first, second in zip(a, b, strict=True):
-        assert first["drawn"] == second["drawn"] and first["policy"] == second["policy"]
-        assert first["trained"] == second["trained"]
+    histories = [
+        [{k: v for k, v in record.items() if not k.startswith(("seconds", "clock"))} for record in trainer.ledger.history]
+        for trainer in (whole, resumed)
+    ]
+    assert histories[0] == histories[1] and len(histories[0]) == 4
+    assert whole.rollout_policy.state_dict() == resumed.rollout_policy.state_dict()
+    for (name, a), (_, b) in zip(model.named_parameters(), start.named_parameters(), strict=True):
+        assert torch.equal(a, b), name

@@ -223,6 +223,21 @@ def test_vllm(model, tokenizer, dataset, make_config, vllm, mode, correction):
         assert torch.equal(part["old_per_token_logps"], part["sampling_per_token_logps"])
 
 
+def test_a_server_that_returns_raw_log_probabilities_is_named(model, tokenizer, dataset, make_config, vllm):
+    """TRL says so for its correction; a mask without the correction compares with them all the same."""
+    engine = vllm(model)
+    start = vllm_generation.VLLMGeneration._init_vllm
+
+    def raw(self):
+        start(self)
+        engine.get_server_info = lambda: {"model_config": {"logprobs_mode": "raw_logprobs"}}
+
+    vllm_generation.VLLMGeneration._init_vllm = raw  # the fixture's patch is undone after the test
+    config = make_config(4, 4, use_vllm=True, vllm_mode="server", vllm_importance_sampling_correction=False, response_mask="carm")
+    with pytest.warns(UserWarning, match=r"logprobs-mode: got raw_logprobs; need processed_logprobs"):
+        CGRPOTrainer(model, reward, config, dataset, processing_class=tokenizer)
+
+
 def test_vllm_old_logps(make_config):
     with pytest.raises(ValueError, match='old_logps: got "rollout" beside vllm_importance_sampling_correction'):
         make_config(4, 2, use_vllm=True, old_logps="rollout")
@@ -354,8 +369,8 @@ def test_the_preset(tmp_path):
         ("importance_sampling_level", "sequence"),
         ("multi_objective_aggregation", "normalize_then_sum"),
         ("off_policy_mask_threshold", 0.5),
-        ("use_vllm", True),
+        ("vllm_importance_sampling_correction", True),
     ):  # what the objective would not read is refused, not ignored
-        named = "vllm_importance_sampling_correction" if name == "use_vllm" else name
-        with pytest.raises(ValueError, match=rf"{named}: got .*; need .*; because"):
-            CGRPOConfig.paper(output_dir=str(tmp_path), use_cpu=True, bf16=False, **{name: value})
+        with pytest.raises(ValueError, match=rf"{name}: got .*; need .*; because"):
+            CGRPOConfig.paper(output_dir=str(tmp_path), use_cpu=True, bf16=False, **{"use_vllm": name.startswith("vllm"), name: value})
+    assert CGRPOConfig.paper(output_dir=str(tmp_path), use_cpu=True, bf16=False, use_vllm=True).old_logps == "rollout"
