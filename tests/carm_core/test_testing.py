@@ -206,7 +206,10 @@ def test_responses_just_past_an_edge_of_every_length_and_count_written_out():
     ("mask", "words"),
     [
         (overwrites, "the mask writes into its arguments"),
-        (lambda z, m: good(z, m) & (np.arange(len(z)) < 1), r"^\[\[.*\], \[.*\]\]: the order of the responses matters"),
+        (
+            lambda z, m: good(z, m) & (np.arange(len(z)) < 1),
+            r"^\[\[.*\], \[.*\]\]: (the order of the responses matters|kept .* one by one)",
+        ),
         (lambda z, m: good(z, m) & (len(z) > 1), r"^\[\[.*\], \[.*\]\]: kept \[True, True\] together, \[False, False\] one by one"),
         (lambda z, m: good(z, m) & ((m == 0).sum(axis=1) < 3), r"^\[\[.*\]\]: padding that holds 5.0 changes the decision"),
         (lambda z, m: good(z, m) & ~np.isnan(z).any(axis=1), r"^\[\[.*\]\]: padding that holds nan changes the decision"),
