@@ -21,8 +21,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # forks share no threads
-
 from .operators import Mutant, mutants
 from .planting import differ
 from .session import OPTIONS, Session, Verdict
@@ -50,6 +48,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="only write the report of the verdicts kept")
     args = parser.parse_args()
     sys.path.append(str(args.tools))
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # forks share no threads
     import pytest
 
     args.store.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from carm_core import CARM, OPSM, TRM, GeoMean, MeanExpAbs, NoMask, TRMMean, carm_score, geomean_score, mean_k2, signed_mean
-from carm_core.testing import _batch, _just_kept, _spread, check_certificate, check_mask, check_mask_inclusion, check_sub_additivity
+from carm_core.testing import (
+    _batch,
+    _just_kept,
+    _searching,
+    _spread,
+    check_certificate,
+    check_mask,
+    check_mask_inclusion,
+    check_sub_additivity,
+)
 
 RULES = [CARM(1.02), CARM(1.3), GeoMean(1.005), TRM(0.05), TRMMean(0.001), MeanExpAbs(1.02), NoMask(), OPSM(1e-3)]
 
@@ -284,3 +293,8 @@ def test_a_witness_is_kept_and_wholly_outside(witness):
 def test_what_keeps_a_score_from_being_a_norm_is_named(score, words):
     with pytest.raises(AssertionError, match=words):
         check_sub_additivity(score)
+
+
+def test_a_check_finds_the_same_counterexample_again():
+    how = _searching(17)
+    assert (how.max_examples, how.derandomize, how.database, how.deadline) == (17, True, None, None)
