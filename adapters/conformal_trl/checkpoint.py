@@ -10,9 +10,11 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-__all__ = ["STATE_FILE", "buffer_file", "last_whole_checkpoint", "read_state", "write_state"]
+__all__ = ["REFERENCE_FILE", "STATE_FILE", "buffer_file", "last_whole_checkpoint", "read_state", "write_state"]
 
 STATE_FILE = "rollout_policy.json"
+#: Weights of a reference model that follows the policy.
+REFERENCE_FILE = "ref_model.pt"
 
 
 def buffer_file(rank: int) -> str:

@@ -75,6 +75,11 @@ def warn_if_inert(trainer: Any) -> None:
         )
     if args.kl_on_pruned and trainer.beta == 0:
         warnings.warn("kl_on_pruned: has no effect with beta=0; there is no KL term", stacklevel=level)
+    if args.sync_ref_model and trainer.ref_model is not None and not trainer.keeps_reference:
+        warnings.warn(
+            "sync_ref_model: a reference that is sharded over processes is not in the checkpoint; a resumed run starts from the first one",
+            stacklevel=level,
+        )
     if trainer.calibration_dataset is not None and trainer.rollout_policy.calibration(0) is None:
         warnings.warn(f"calibration_dataset: is not used; {trainer.rollout_policy!r} asks for no calibration", stacklevel=level)
     if trainer.gold_column is not None and trainer.answer_fn is None:

@@ -17,7 +17,7 @@ import carm_core
 from conformal_core import FixedBudget, RolloutPolicy
 
 from .advantages import combine
-from .checkpoint import buffer_file, last_whole_checkpoint, read_state, write_state
+from .checkpoint import REFERENCE_FILE, buffer_file, last_whole_checkpoint, read_state, write_state
 from .checks import check_arguments
 from .config import CGRPOConfig
 from .distributed import ragged_gather
@@ -163,6 +163,8 @@ class CGRPOTrainer(GRPOTrainer):
         #: Whether a loss term reads the log-probabilities that were recorded while sampling.
         self.reads_recorded = self.mask_rule is not None or self.off_policy
         self.corrects = self.use_vllm and self.vllm_importance_sampling_correction
+        #: Whether the reference model moves, so that a checkpoint must hold it.
+        self.keeps_reference = args.sync_ref_model and self.ref_model is not None and not (self._dist.is_fsdp or self._dist.is_zero3)
         self.rollouts = Rollouts(self)
         if self.mask_rule is not None:
             self.off_policy_mask_threshold = 0.0  # TRL calls its mask hook iff this is set
@@ -339,6 +341,8 @@ class CGRPOTrainer(GRPOTrainer):
             state["processes"] = self.accelerator.num_processes
             unlogged = {"metrics": as_json(self._metrics["train"]), "rows": as_json(self._rows["train"])}
             state["log"] = {"step": self._globalstep_last_logged, **unlogged}
+            if self.keeps_reference:
+                torch.save(self.accelerator.unwrap_model(self.ref_model).state_dict(), os.path.join(folder, REFERENCE_FILE))
             write_state(folder, state)
             rotate_checkpoints(run, limit, self.state.best_model_checkpoint, use_mtime=True)
 
@@ -359,6 +363,9 @@ class CGRPOTrainer(GRPOTrainer):
         self._step = state["micro_step"]
         self._metrics["train"].update({name: list(values) for name, values in state["log"]["metrics"].items()})
         self._rows["train"] = from_json(state["log"]["rows"])
+        if self.keeps_reference:
+            weights = torch.load(os.path.join(checkpoint, REFERENCE_FILE), weights_only=True, map_location="cpu")
+            self.accelerator.unwrap_model(self.ref_model).load_state_dict(weights)
         path = os.path.join(checkpoint, buffer_file(self.accelerator.process_index))
         mine = send_to_device(torch.load(path, weights_only=True, map_location="cpu"), self.accelerator.device)
         self._buffered_inputs, self._resumed_loss = mine["micro_batches"], (mine["loss"], state["log"]["step"])

@@ -58,6 +58,19 @@ def test_resume_inside_a_generation_cycle_is_exact(model, tokenizer, dataset, ma
         assert torch.equal(a, b), name
 
 
+def test_a_reference_that_follows_the_policy_is_resumed(saved_model, tokenizer, dataset, make_config, tmp_path):
+    """TRL's checkpoint lacks it: a resumed run would pull the policy back to where it began."""
+    start = type(saved_model).from_pretrained(tmp_path / "start")
+    config = dict(beta=0.5, sync_ref_model=True, ref_model_sync_steps=2, max_steps=5, save_strategy="steps", save_steps=3)
+    whole = CGRPOTrainer(saved_model, parity, make_config(4, 6, **config), dataset, processing_class=tokenizer)
+    whole.train()
+    resumed = CGRPOTrainer(start, parity, make_config(4, 6, **config), dataset, processing_class=tokenizer)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    for ours, theirs in ((resumed.model, whole.model), (resumed.ref_model, whole.ref_model)):
+        for (name, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+            assert torch.equal(a, b), name
+
+
 @pytest.mark.parametrize("edit", [{"repetition_penalty": 1.5}, {"generation_kwargs": {"min_new_tokens": 3}}])
 def test_sampling_that_edits_logits_needs_recomputed_log_probabilities(model, tokenizer, dataset, make_config, edit):
     config = make_config(4, 4, num_iterations=2, response_mask="carm", **edit)
