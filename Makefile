@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo demo-short test test-slow lint bench test-minimal mutants claims reproduce verl-dry-run clean
+.PHONY: demo demo-short test test-slow lint bench peers test-minimal mutants claims reproduce verl-dry-run clean
 demo: $(DONE)
 	$(BIN)/python -m experiments demo
 
@@ -28,7 +28,9 @@ bench: $(DONE) build/peers/.installed
 	$(BIN)/python -m benchmarks.conformal --out docs/conformal_bench.csv
 	$(BIN)/python -m benchmarks.step_time
 	$(BIN)/python -W ignore -m benchmarks.masks --out docs/masks.csv
+	for c in steps slope off memory calibration; do $(BIN)/python -W ignore -m benchmarks.trainer_cost $$c --out docs/trainer_cost.csv || exit 1; done
 
+peers: build/peers/.installed
 build/peers/.installed: $(DONE)
 	$(BIN)/python -m pip install --quiet --no-deps --target build/peers trl-cgrpo==0.2.0 mapie==1.6.0 crepes==0.9.1 torchcp==1.2.1 \
 		scikit-learn==1.9.1 joblib==1.6.0 threadpoolctl==3.8.0 narwhals==2.29.0

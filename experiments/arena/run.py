@@ -204,6 +204,7 @@ def run(spec: Run, s: Settings, phase: Callable[[str], None] = lambda name: None
         max_steps=1_000_000,
         max_completion_length=8,
         temperature=1.0,
+        scale_rewards=s.scale_rewards,
         beta=0.0,
         use_cpu=True,
         bf16=False,
@@ -237,6 +238,8 @@ def run(spec: Run, s: Settings, phase: Callable[[str], None] = lambda name: None
     def used() -> float:
         if s.by == "seconds":
             return trainer.ledger.elapsed / amount
+        if s.by == "cpu":
+            return (time.process_time() - began_cpu) / amount
         if s.by == "prompts":
             return policy.visits / amount
         return sum(r["generated_tokens"] + r["calibration_tokens"] for r in trainer.ledger.history) / amount
@@ -258,9 +261,9 @@ def run(spec: Run, s: Settings, phase: Callable[[str], None] = lambda name: None
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Budget())
     phase("train")
-    began, cpu = time.perf_counter(), time.process_time()
+    began, began_cpu = time.perf_counter(), time.process_time()
     trainer.train()
-    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    wall, cpu = time.perf_counter() - began, time.process_time() - began_cpu
     phase("evaluate")
     result: dict[str, Any] = {
         "run": {"regime": spec.regime, "rule": spec.rule, "mask": spec.mask, "seed": spec.seed, "lr": spec.lr, "tuning": spec.tuning},

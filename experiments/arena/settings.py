@@ -14,7 +14,8 @@ from .rules import budget, mask
 __all__ = ["Run", "Settings"]
 
 REGIMES = ("many", "few")
-BUDGETS_BY = ("seconds", "tokens", "prompts")
+BUDGETS_BY = ("seconds", "cpu", "tokens", "prompts")
+SCALES = ("group", "batch", "none")
 #: Added to the seed of the runs that choose a learning rate, so that no seed of the comparison chose it.
 TUNING_SEED = 10_000
 
@@ -46,12 +47,15 @@ class Settings:
         All combinations are run; regimes are ``"many"`` (fresh prompts at every step) and ``"few"`` (a pool of ``pool`` prompts, several
         epochs, with a hard tail).
     by, amount : str, float
-        The budget of a run: ``"seconds"`` of wall-clock (calibration inside), ``"tokens"`` generated (calibration inside) or ``"prompts"``.
+        The budget of a run, calibration inside: ``"seconds"`` of wall-clock, ``"cpu"`` seconds of its process (on one thread the
+        wall-clock of a free core, whatever else runs), ``"tokens"`` generated, or ``"prompts"``.
     responses : int
         Responses per update, the same for all: prompts per step are this over the mean responses per prompt at the start model.
     lrs : tuple of float
         Learning rates; each rule gets the one with the best validation accuracy in a run of ``tune_share`` of the budget, on a seed of
         its own.
+    scale_rewards : str
+        ``"group"``: centred rewards are divided by the group's standard deviation (TRL's default); ``"batch"``, ``"none"``.
     staleness : int
         Steps of one generation (``steps_per_generation`` = ``gradient_accumulation_steps`` = 1 optimizer step each).
     actor_delay : int
@@ -73,6 +77,7 @@ class Settings:
     pool: int = 200
     eval_prompts: int = 2000
     eval_samples: int = 8
+    scale_rewards: str = "group"
     staleness: int = 1
     actor_delay: int = 0
     actor_dtype: str = "float32"
@@ -96,6 +101,10 @@ class Settings:
                 raise ValueError(f"regimes: got {regime!r}; need some of {', '.join(REGIMES)}; because prompts are plenty or few")
         if self.by not in BUDGETS_BY:
             raise ValueError(f"by: got {self.by!r}; need one of {', '.join(BUDGETS_BY)}; because that is what is held equal")
+        if self.scale_rewards not in SCALES:
+            raise ValueError(
+                f"scale_rewards: got {self.scale_rewards!r}; need one of {', '.join(SCALES)}; because advantages are divided by that"
+            )
         if not (math.isfinite(self.amount) and self.amount > 0):
             raise ValueError(f"amount: got {self.amount!r}; need a positive number; because every run spends it")
         for lr in self.lrs:

@@ -43,6 +43,7 @@ def line(rule, seed, counts, lr=1e-4, tuning=False, regime="many", validation=0.
         ({"masks": ("nothing",)}, "masks"),
         ({"regimes": ("lots",)}, "regimes"),
         ({"by": "steps"}, "by"),
+        ({"scale_rewards": "std"}, "scale_rewards"),
         ({"amount": 0}, "amount"),
         ({"lrs": (0.0,)}, "lrs"),
         ({"seeds": (TUNING_SEED,)}, "seeds"),

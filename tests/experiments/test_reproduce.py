@@ -263,7 +263,7 @@ def test_commands_are_printed_with_the_reason_where_there_is_none(capsys):
     assert cli(["reproduce", "cgrpo-table2", "carm-negative-only", "cgrpo-figure4", "--commands"]) == 0
     out = capsys.readouterr().out
     assert "# coverage/joint: " in out
-    assert "budget.rule=\"aero\"" in out and "mask.conditioning=\"negative\"" in out
+    assert 'budget.rule="aero"' in out and 'mask.conditioning="negative"' in out
     assert out.count("torchrun") == len({x for x in out.splitlines() if x.startswith("torchrun")})
 
 
