@@ -23,7 +23,7 @@ from .operators import Mutant
 from .planting import Finder, living_functions, replacements
 from .store import digest
 
-OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--capture=no", "--tb=no", "-m", "not slow and not gpu"]
+OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--capture=no", "--tb=short", "-m", "not slow and not gpu"]
 EXAMPLES = 30  # of a Hypothesis test at first, derandomised and not shrunk; as many as it declares at last
 LIKELY = 3.0  # CPU seconds of tests that an import anew is worth at first
 
@@ -123,6 +123,7 @@ class Trial:
     tried: set[str] = field(default_factory=set)
     killer: str | None = None
     way: tuple[bool, int | None] = (False, None)  # of the last attempt: whether by an import anew, examples
+    said: str = ""  # by the test that killed it
 
     def left(self) -> list[str]:
         return [test for test in self.tests if test not in self.tried]
@@ -210,7 +211,7 @@ def in_turn(tasks: Iterable[Trial], start: Callable[[Trial], Child | None], jobs
             task, child = entry
             if (ended := child.poll()) is not None:
                 running.remove(entry)
-                task.killer = ended[0]
+                task.killer, task.said = ended[0], child.note.read().get("said", "")
                 task.tried.update(child.tests if ended == (None, True) else ())
                 yield task
 
@@ -221,10 +222,10 @@ class Watch:
     def __init__(self, note: Note, cost: dict[str, float]) -> None:
         self.note, self.cost, self.failed = note, cost, list[str]()
 
-    def fail(self, name: str) -> None:
+    def fail(self, name: str, report: Any) -> None:
         self.failed.append(name)
         if len(self.failed) == 1:
-            self.note.write(killer=name)
+            self.note.write(killer=name, said=report.longreprtext[-600:])
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.note.write(at=nodeid)
@@ -232,11 +233,11 @@ class Watch:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self.fail(report.nodeid)
+            self.fail(report.nodeid, report)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.fail(report.nodeid or "collection")
+            self.fail(report.nodeid or "collection", report)
 
 
 class Chosen:
@@ -378,7 +379,7 @@ class Session:
                 (after,) = in_turn([as_it_is], start, 1)
                 self.control[anew, examples, name] = after.killer is None
                 if after.killer is not None:
-                    print(f"kills nothing, because it fails on the source as it is: {name} ({after.killer})", flush=True)
+                    print(f"kills nothing, because it fails on the source as it is: {name}\n{after.said}", flush=True)
                     self.coverage.failing += tests
             if not self.control[anew, examples, name]:
                 trial.killer, trial.tests = None, self.coverage.sound(trial.tests)

@@ -83,3 +83,8 @@ def test_a_long_table_has_the_leaders_of_its_rows() -> None:
     top = top_answer(codes, 2)
     same = codes[:, 0] == codes[:, 1]
     assert (top.unique == same).all() and (top.first == 1 + same).all() and (top.answer[same] == codes[same, 0]).all()
+
+
+def test_a_table_without_answers_needs_one_slot() -> None:
+    cells, number = slot_cells(np.full((3, 2), -1))
+    assert number == 1 and cells.tolist() == [[0, 1, 2]] * 2

@@ -31,6 +31,11 @@ from conformal_core import (
 )
 from conformal_core.laws import betabinomial_hits
 from conformal_core.testing import (
+    _coins,
+    _flip_unseen,
+    _renamed,
+    _searching,
+    _show,
     check_calibrator,
     check_coverage_law,
     check_exchangeability,
@@ -440,3 +445,50 @@ def test_joint_coverage_that_falls_short_is_reported_with_what_was_due():
         check_joint_calibrator(lambda s, delta: np.full(s.shape[1], -1.0), max_examples=20)
     delta, need = re.search(r"at delta = (\S+) is 0/\d+; need (\S+)", str(failure.value)).groups()
     assert Fraction(need) == 1 - Fraction(delta)
+
+
+# ---- what is searched
+
+
+def test_a_check_finds_the_same_counterexample_again():
+    how = _searching(17)
+    assert (how.max_examples, how.derandomize, how.database, how.deadline) == (17, True, None, None)
+
+
+def test_distinct_scores_are_tried_at_three_sizes_and_every_twentieth():
+    seen = set()
+
+    def threshold(scores, delta):
+        if len(scores) > 7:
+            seen.add((len(scores), delta))
+        return ours(scores, delta)
+
+    check_calibrator(threshold, tight=True, max_examples=1)
+    assert seen == {(n, Fraction(j, 20)) for n in (9, 19, 49) for j in range(1, 20)}
+
+
+def test_tables_are_flipped_renamed_and_shown():
+    codes, gold = np.array([[0, 1, -1, 2], [2, 2, 0, 0]]), np.array([0, 0])
+    o = Outcomes([60, 61], codes == 0, codes=codes, gold=gold)
+    np.testing.assert_allclose(_coins(o), [61 / 63, 1 / 63], rtol=1e-15)
+    flipped = _flip_unseen(o, np.array([1, 3]))
+    assert flipped.drawn.tolist() == [1, 3]
+    assert flipped.codes.tolist() == [[0, 0, 0, 0], [2, 2, 0, 1]]
+    assert flipped.passes.tolist() == [[True, True, True, True], [False, False, True, False]]
+    unnamed = replace(o, gold=None)
+    assert _flip_unseen(unnamed, np.array([0, 4])).codes.tolist() == [[1, 0, 0, 0], [2, 2, 0, 0]]
+    renamed = _renamed(o, 2)
+    assert renamed.codes.tolist() == [[2, 0, -1, 1], [1, 1, 2, 2]] and renamed.gold.tolist() == [2, 2]
+    assert _show(renamed) == "answers [[2, 0, -1, 1], [1, 1, 2, 2]] (2 is gold)"
+    assert _show(unnamed) == "answers [[0, 1, -1, 2], [2, 2, 0, 0]] (0 is gold)"
+    with pytest.raises(ValueError, match=r"^outcomes.codes: got None; need answer codes; because tables of answers are searched$"):
+        _show(replace(o, codes=None))
+
+
+@pytest.mark.parametrize("hits", [225, 299])
+def test_how_improbable_a_coverage_is_is_said(hits):
+    law = betabinomial_hits(300, 200, "0.12")
+    p = 2 * min(law.cdf(hits), law.sf(hits - 1))
+    words = rf"^{hits} of 300 covered: probability {p:.1e} under the law of n = 200, delta = 3/25$"
+    with pytest.raises(AssertionError, match=words):
+        check_coverage_law(hits, 300, 200, "0.12", alpha="1/100")
