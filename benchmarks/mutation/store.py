@@ -70,7 +70,7 @@ class Results:
 
     def holds(self, name: str) -> bool:
         entry = self.known.get(name)
-        if entry is None or not entry.get("decided", entry["killer"] is not None):
+        if entry is None or not entry.get("decided"):
             return False
         return bool(entry["tests"] == self.state(entry["killer"]))
 
