@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conformal_core import ConformalBudget, RolloutPolicy, SignalBudget
+import numpy as np
+from numpy.typing import NDArray
+
+from conformal_core import ConformalBudget, Outcomes, RolloutPolicy, SignalBudget
 
 from .. import baselines
 
-__all__ = ["BUDGETS", "MASKS", "BudgetRule", "MaskRule", "budget", "mask"]
+__all__ = ["BUDGETS", "MASKS", "BudgetRule", "MaskRule", "PerPrompt", "budget", "mask"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,22 @@ class MaskRule:
     conditioning: str = "both"
 
 
+class PerPrompt(SignalBudget):
+    """The signal rule with every prompt weighing the same, however many responses it got.
+
+    A loss that averages over rows or tokens lets a prompt count in proportion to its responses, and dividing by the group's standard
+    deviation raises hard prompts further.  Here ``A_ij = s (r_ij - mean_i) / (n_i - 1)``, so that a prompt's rows add up to the
+    leave-one-out estimate of the gradient of its success rate; ``s`` makes the root mean square over rows that are not zero 1.
+    """
+
+    def advantages(self, outcomes: Outcomes) -> NDArray[np.float64]:
+        n = outcomes.drawn[:, None]
+        centred = np.where(outcomes.live, outcomes.passes - (outcomes.passes & outcomes.live).sum(1)[:, None] / np.maximum(n, 1), 0.0)
+        weighed = centred / np.maximum(n - 1, 1)
+        acting = weighed[weighed != 0]
+        return weighed / np.sqrt(np.mean(acting**2)) if acting.size else weighed
+
+
 def _fixed(k: int) -> BudgetRule:
     return BudgetRule(f"fixed-{k}", f"fixed G={k}", lambda prompts, seed: baselines.FixedBudget(k))
 
@@ -51,6 +70,16 @@ BUDGETS: dict[str, BudgetRule] = {
         *map(_fixed, (2, 4, 8, 16, 32)),
         _signal("signal-2", "signal 2,4,8", (2, 4, 8), delta="0.3", window=100),
         _signal("signal-2-tail", "signal 2,8,32", (2, 8, 32), delta="0.2", window=100),
+        BudgetRule(
+            "signal-2-even",
+            "signal 2,4,8, prompts weigh the same",
+            lambda prompts, seed: PerPrompt((2, 4, 8), delta="0.3", window=100, seed=seed),
+        ),
+        BudgetRule(
+            "signal-2-tail-even",
+            "signal 2,8,32, prompts weigh the same",
+            lambda prompts, seed: PerPrompt((2, 8, 32), delta="0.2", window=100, seed=seed),
+        ),
         _signal("signal-4", "signal 4,8,16,32", (4, 8, 16, 32), delta="0.2", window=100),
         _signal("signal-8", "signal 8,16,24,32", (8, 16, 24, 32), delta="0.1", window=100),
         _signal("signal-4-2step", "signal 4,12", (4, 12), delta="0.2", window=100),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from fractions import Fraction
 from math import comb, sqrt
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import t
 
 from conformal_core import Outcomes
@@ -69,6 +72,26 @@ def test_bad_settings_are_named(change, name):
 def test_an_option_that_cannot_work_is_one_line(options, message, capsys):
     assert cli(["compare", *options]) == 2
     assert re.match(message, capsys.readouterr().err)
+
+
+@given(st.lists(st.tuples(st.integers(2, 8), st.integers(0, 255)), min_size=1, max_size=6))
+def test_prompts_weigh_the_same(groups):
+    """Up to one factor for the batch, a prompt's rows add up, over log-probabilities, to the leave-one-out gradient of its success rate."""
+    drawn = np.array([n for n, _ in groups])
+    bits = np.array([[b >> j & 1 for j in range(8)] for _, b in groups], bool) & (np.arange(8) < drawn[:, None])
+    found = rules.PerPrompt((2, 4, 8), delta="0.3").advantages(Outcomes(np.arange(len(groups), dtype=np.uint64), bits, drawn))
+    leave_one_out = [
+        [Fraction(int(row[j]) * n - int(row[:n].sum()), n * (n - 1)) if j < n else Fraction(0) for j in range(8)]
+        for row, n in zip(bits, drawn.tolist(), strict=True)
+    ]
+    wanted = np.array(leave_one_out, float)
+    for row, n, mine in zip(bits, drawn.tolist(), leave_one_out, strict=True):
+        for j in range(n):  # the reward less the mean of the others, over n
+            assert mine[j] == (int(row[j]) - Fraction(int(row[:n].sum()) - int(row[j]), n - 1)) / n
+    if wanted.any():
+        np.testing.assert_allclose(found, wanted / np.sqrt(np.mean(wanted[wanted != 0] ** 2)), rtol=1e-12)
+    else:
+        assert not found.any()
 
 
 def test_every_rule_can_be_built():
