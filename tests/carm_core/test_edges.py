@@ -99,6 +99,7 @@ def test_the_largest_over_the_last_axis_whatever_stands_before_it(shape):
         (OPSM(0.1), BAND, (1.0, -1.0)),
         (CARM(1.02, conditioning="negative"), BAND, (-(HIGH + 1.0),)),
         (CARM(4.0), BAND, (-(LOW + 1.0),)),  # a nat past the nearer boundary, where the budget pays for it
+        (CARM(20.0), BAND, (-(LOW + 1.0),)),  # and no more where it pays for two
         (CARM(4.0), (0.5, 2.0), (-(math.log(2.0) + 0.5),)),  # the lower one of two that are as near
         (CARM(4.0), (0.5, 1.28), (HIGH + 1.0,)),
         (CARM(1.26), BAND, (-(LOW + 2.0**-7),)),  # else half of it, and half again
@@ -138,6 +139,13 @@ def test_a_certificate_without_an_additive_budget_is_as_sharp_at_every_length(mi
     parts = {"budget": 0.02, "cost_minus": LOW, "cost_plus": HIGH}
     certificate = Certificate("rule", None, BAND, 0.75, 0.75, 0.5, "none", **(parts | {missing: None}))
     assert [certificate.sharp(T) for T in (1, 10, 1000)] == [0.75] * 3
+
+
+@pytest.mark.parametrize(("nats", "count"), [(1e-11, 1), (5e-11, 1), (1.5e-10, 0), (1e-9, 0)])
+def test_a_budget_short_of_a_token_by_a_part_in_ten_billion_pays_for_it(nats, count):
+    for T in (1, 3):
+        certificate = Certificate("rule", None, BAND, 1.0, 1.0, 1.0, "none", (1.0 - nats) / T, cost_minus=1.0, cost_plus=2.0)
+        assert certificate.sharp(T) == count / T
 
 
 def test_fractions_are_read_to_denominators_of_a_million():
@@ -184,16 +192,17 @@ def test_a_column_of_decisions_and_rewards_is_read_like_one_of_each():
 
 
 def test_the_bootstrap_draws_binomial_counts_and_reports_the_two_percentiles():
-    c, n, k, replicates = np.array([2, 3, 12]), np.array([4, 7, 16]), 3, 25
-    hits = np.random.default_rng(5).binomial(k, c / n, size=(replicates, 3))
+    c, n, k, replicates = np.arange(2000) % 37 + 1, np.full(2000, 40), 3, 40
+    hits = np.random.default_rng(5).binomial(k, c / n, size=(replicates, 2000))
     got = bootstrap_best_worst(c, n, k, replicates=replicates, delta="1/5", seed=5)
     for of, mean, interval in (
-        ((hits > 0).sum(axis=1) / 3, got.best, got.best_interval),
-        ((hits == k).sum(axis=1) / 3, got.worst, got.worst_interval),
+        ((hits > 0).sum(axis=1) / 2000, got.best, got.best_interval),
+        ((hits == k).sum(axis=1) / 2000, got.worst, got.worst_interval),
     ):
+        assert len(set(np.quantile(of, [1 / 15, 0.1, 0.2, 0.8, 0.9, 14 / 15]))) == 6  # neighbours differ
         assert mean == pytest.approx(of.mean(), abs=1e-15)
         assert interval == pytest.approx((np.quantile(of, 0.1), np.quantile(of, 0.9)), abs=1e-15)
-    assert (got.k, got.replicates, got.delta) == (3, 25, Fraction(1, 5))
+    assert (got.k, got.replicates, got.delta) == (3, replicates, Fraction(1, 5))
     assert got.best_interval[0] < got.best_interval[1] and got.worst_interval[0] < got.worst_interval[1]
 
 
