@@ -186,8 +186,24 @@ def _csv(rows: list[dict[str, Any]]) -> str:
 
 
 def _markdown(rows: list[dict[str, Any]]) -> str:
-    names = ["regime", "label", "runs", "lr", "pass1", "diff", "diff_low", "diff_high", "pass_k", "pool", "mean_k", "calibration_share", "signal"]
-    names += ["mass", "updates", "responses_per_update", "lost_groups"] + (["masked"] if any(math.isfinite(r["masked"]) for r in rows) else [])
+    names = [
+        "regime",
+        "label",
+        "runs",
+        "lr",
+        "pass1",
+        "diff",
+        "diff_low",
+        "diff_high",
+        "pass_k",
+        "pool",
+        "mean_k",
+        "calibration_share",
+        "signal",
+    ]
+    names += ["mass", "updates", "responses_per_update", "lost_groups"] + (
+        ["masked"] if any(math.isfinite(r["masked"]) for r in rows) else []
+    )
     head = "| " + " | ".join(COLUMNS[n] for n in names) + " |\n|" + " --- |" * len(names)
     return "\n".join([head, *("| " + " | ".join(_cell(r[n]) for n in names) + " |" for r in rows)]) + "\n"
 

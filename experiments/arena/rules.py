@@ -127,10 +127,10 @@ MASKS: dict[str, MaskRule] = {
         MaskRule("none", "no mask", "none", 1.02),
         *(MaskRule(f"carm-{tau:g}", f"CARM {tau:g}", "carm", tau) for tau in (1.005, 1.01, 1.02, 1.05, 1.1)),
         MaskRule("carm-negative", "CARM 1.02, negative only", "carm", 1.02, "negative"),
-        MaskRule("geomean", "GeoMean 1.001", "geomean", 1.001),
-        MaskRule("trm", "TRM", "trm", 1.5),
-        MaskRule("opsm", "OPSM", "opsm", 1.02),
-        MaskRule("icepop", "IcePop", "icepop", 2.0),
+        MaskRule("geomean", "GeoMean 1.01", "geomean", 1.01),
+        MaskRule("trm", "TRM .05", "trm", 0.05),
+        MaskRule("opsm", "OPSM .02", "opsm", 0.02, "negative"),
+        MaskRule("icepop", "IcePop [.5, 5]", "icepop", 5.0),
     )
 }
 

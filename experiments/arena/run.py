@@ -16,7 +16,7 @@ from conformal_core import Outcomes, RolloutPolicy, replay
 
 from .. import arithmetic
 from .actor import stale
-from .rules import BudgetRule, budget, mask
+from .rules import BudgetRule, MaskRule, budget, mask
 from .settings import Run, Settings
 
 __all__ = ["Recorder", "prompts_per_step", "run", "start_tables"]
@@ -165,6 +165,18 @@ def _model(s: Settings, models: Any) -> Any:
     return model, tokenizer
 
 
+def masking(rule: MaskRule) -> dict[str, Any]:
+    """Arguments of ``CGRPOConfig`` for a mask rule."""
+    from conformal_trl.masks import WEIGHING
+
+    options: dict[str, Any] = {"response_mask": rule.rule, "response_mask_threshold": rule.threshold}
+    if rule.conditioning != "both":
+        options["response_mask_conditioning"] = rule.conditioning
+    if rule.rule in WEIGHING:  # by pi_old / pi_rollout, which is 1 if pi_old is what was recorded
+        options["old_logps"] = "recompute"
+    return options
+
+
 def run(spec: Run, s: Settings, phase: Callable[[str], None] = lambda name: None) -> dict[str, Any]:
     """Train and evaluate; the result is one line of ``results.jsonl``."""
     phase("load")
@@ -190,12 +202,9 @@ def run(spec: Run, s: Settings, phase: Callable[[str], None] = lambda name: None
 
     parts = s.staleness
     handed = prompts * rule.reserve
-    masks = {} if mask_rule.conditioning == "both" else {"response_mask_conditioning": mask_rule.conditioning}
     config = CGRPOConfig(
         output_dir=str(Path(s.out) / spec.name),
-        response_mask=mask_rule.rule,
-        response_mask_threshold=mask_rule.threshold,
-        **masks,
+        **masking(mask_rule),
         per_device_train_batch_size=handed * policy.k_max,
         num_generations=policy.k_max,
         num_iterations=parts,

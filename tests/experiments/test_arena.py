@@ -16,7 +16,7 @@ from scipy.stats import t
 from conformal_core import Outcomes
 from experiments.__main__ import main as cli
 from experiments.arena import report, rules, schedule
-from experiments.arena.run import Recorder, main, prompts_per_step
+from experiments.arena.run import Recorder, main, masking, prompts_per_step
 from experiments.arena.settings import TUNING_SEED, Run, Settings
 
 
@@ -92,6 +92,15 @@ def test_prompts_weigh_the_same(groups):
         np.testing.assert_allclose(found, wanted / np.sqrt(np.mean(wanted[wanted != 0] ** 2)), rtol=1e-12)
     else:
         assert not found.any()
+
+
+@pytest.mark.parametrize("key", rules.MASKS)
+def test_every_mask_is_one_the_trainer_takes(key, tmp_path):
+    from conformal_trl import CGRPOConfig
+
+    options = masking(rules.MASKS[key])
+    config = CGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, num_generations=8, per_device_train_batch_size=8, **options)
+    assert config.response_mask == rules.MASKS[key].rule
 
 
 def test_every_rule_can_be_built():
