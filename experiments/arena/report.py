@@ -231,6 +231,7 @@ def _figure(rows: list[dict[str, Any]], regimes: Sequence[str]) -> Any:
 
 def _curves(s: Settings, results: list[dict[str, Any]]) -> Any:
     """Reward, entropy, gradient norm and masked share against steps, mean over seeds."""
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     names = {"reward": "reward", "entropy": "entropy", "grad_norm": "gradient norm", "mask/seq_masked_fraction": "masked share"}
@@ -241,14 +242,15 @@ def _curves(s: Settings, results: list[dict[str, Any]]) -> Any:
     fig = Figure(figsize=(9, 2.3 * len(have) + 0.8), layout="constrained")
     for i, (key, name) in enumerate(have.items()):
         ax = fig.add_subplot(len(have), 1, i + 1)
-        for rule, mask_key in product(s.rules, s.masks):
+        for number, (rule, mask_key) in enumerate(product(s.rules, s.masks)):
+            colour = colormaps["tab20"](2 * number % 20 + number // 10 % 2)  # the same in every panel, whoever is missing there
             runs = [r for r in final if (r["run"]["rule"], r["run"]["mask"], r["run"]["regime"]) == (rule, mask_key, s.regimes[0])]
             lines = [[(c["step"], c[key]) for c in r["curves"] if key in c] for r in runs]
             lines = [x for x in lines if x]
             if lines:
                 grid = np.linspace(0, min(x[-1][0] for x in lines), 60)
                 mean = np.mean([np.interp(grid, *zip(*x, strict=True)) for x in lines], 0)
-                ax.plot(grid, mean, lw=1.3, label=label(rule, mask_key))
+                ax.plot(grid, mean, lw=1.3, color=colour, ls="-" if number < 10 else "--", label=label(rule, mask_key))
         ax.set_ylabel(name, fontsize=8)
     ax.set_xlabel("optimizer step", fontsize=8)
     fig.legend(*fig.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7, frameon=False)
