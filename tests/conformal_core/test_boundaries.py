@@ -434,6 +434,13 @@ def test_the_threshold_of_every_rank_in_every_order_of_the_scores(n: int) -> Non
             assert (q.value, q.rank, q.attainable) == (rank - 1, rank, True)
 
 
+def test_the_threshold_of_every_rank_of_a_thousand_scores() -> None:
+    """More than a partition would sort on the way."""
+    order = np.random.default_rng(0).permutation(1000)
+    for rank in range(1, 1001, 27):
+        assert conformal_quantile(order, 1 - Fraction(rank, 1001)).value == rank - 1
+
+
 def test_a_threshold_says_what_it_covers() -> None:
     assert conformal_quantile([3.0, 1.0, 2.0], "1/4").guarantee == (
         "P(score <= value) >= 3/4 for a new score exchangeable with the 3 calibration scores"
