@@ -36,6 +36,8 @@ from conformal_core.lead import stop_intervals
 from conformal_core.learn_then_test import certifiable_size, learn_then_test
 from conformal_core.martingale import DriftMonitor, PowerMixture, SimpleJumper
 from conformal_core.nested import NestedRollout, nested_budgets, nested_cost
+from conformal_core.policy import CalibrationRequest
+from conformal_core.replay import replay
 
 quiet = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -457,3 +459,38 @@ def test_an_infinite_threshold_says_how_much_the_test_point_weighs() -> None:
         q.guarantee
         == "threshold +inf: every score is accepted, because the test point carries a share 0.625 of the weight, more than delta = 1/10"
     )
+
+
+# ---- replay
+
+
+class Keeps(FixedBudget):
+    """Says that it keeps every cell, drawn or not, of the even prompts, and none of the others."""
+
+    def keep(self, outcomes: Outcomes) -> np.ndarray:
+        return np.broadcast_to(outcomes.prompt_ids[:, None] % np.uint64(2) == 0, outcomes.passes.shape)
+
+
+def test_only_drawn_responses_that_are_kept_train() -> None:
+    table = outcomes(np.array([[0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0]]))
+    report = replay(Keeps(2), table)
+    assert (report.groups_with_variance, report.positives_kept, report.solvable_kept) == (1, 3, 2)
+    assert (report.positives, report.solvable) == (5, 4)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_calibration_lowers_both_ends_of_the_savings_by_what_it_cost(steps: int) -> None:
+    class Calibrated(FixedBudget):
+        def calibration(self, step: int) -> CalibrationRequest:
+            return CalibrationRequest(3, FixedBudget(2), "as told")
+
+        def calibrate(self, seen: Outcomes) -> None:
+            assert seen.drawn.tolist() == [2, 2, 2]
+
+    table = outcomes(np.zeros((8, 4), np.int64))
+    report = replay(Calibrated(2), [table] * steps, calibration=table, k_max=4)
+    cost = Fraction(6, 8 * 4)
+    assert report.calibration_rollouts == 6 * steps and report.savings_with_calibration == report.savings - cost
+    low, high = report.intervals["savings"]
+    assert report.intervals["savings_with_calibration"] == pytest.approx((low - cost, high - cost), rel=1e-12)
+    assert low <= report.savings <= high
