@@ -26,7 +26,9 @@ from conformal_core import (
     coverage_test,
     disjoint_split,
     expected_savings,
+    inclusive_set,
     permutation_test,
+    randomized_set,
     weighted_quantile,
 )
 from conformal_core.budget_laws import first_success_cdf
@@ -75,6 +77,19 @@ def test_a_stop_is_a_set_of_one_answer_for_every_group_of_four_and_every_thresho
         stop, answer = score.stop(table, 4, float(q), np.full(len(rows), float(u)))
         assert stop.tolist() == [len(found) == 1 for found in sets]
         assert answer.tolist() == [found[0] if len(found) == 1 else -1 for found in sets]
+
+
+@pytest.mark.parametrize("coin", [-0.5, -1.0, -5e-324, 1.5, 2.0, np.nan])
+def test_coins_of_a_set_are_within_zero_and_one(coin: float) -> None:
+    message = r"^u: got shape \(2,\); need \(2,\) or \(2, 3\) with values in \[0, 1\]; because u is uniform"
+    with pytest.raises(ValueError, match=message):
+        randomized_set(np.zeros((2, 3), np.int64), 3, 0.5, [0.5, coin])
+
+
+def test_sets_of_answers_are_themselves_alone() -> None:
+    """They hold arrays, whose equality is no truth value."""
+    sets = [inclusive_set(np.zeros((2, 3), np.int64), 3, 0.5) for _ in range(2)]
+    assert sets[0] == sets[0] and sets[0] != sets[1] and len(set(sets)) == 2
 
 
 # ---- delta
