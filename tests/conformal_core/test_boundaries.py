@@ -12,6 +12,8 @@ import pytest
 
 import conformal_core.exchangeability
 import conformal_core.nested
+import conformal_core.signal
+import conformal_core.stream
 from conformal_core import (
     APS,
     ConformalBudget,
@@ -40,6 +42,9 @@ from conformal_core.martingale import DriftMonitor, PowerMixture, SimpleJumper
 from conformal_core.nested import NestedRollout, nested_budgets, nested_cost
 from conformal_core.policy import CalibrationRequest
 from conformal_core.replay import replay
+from conformal_core.signal import SignalBudget
+from conformal_core.singleton_laws import empty_probability
+from conformal_core.stream import StreamCalibrated
 
 quiet = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -509,3 +514,30 @@ def test_calibration_lowers_both_ends_of_the_savings_by_what_it_cost(steps: int)
     low, high = report.intervals["savings"]
     assert report.intervals["savings_with_calibration"] == pytest.approx((low - cost, high - cost), rel=1e-12)
     assert low <= report.savings <= high
+
+
+# ---- designated prompts
+
+
+@pytest.mark.parametrize("share", ["1/4", "1/2"])
+def test_a_prompt_whose_number_is_the_share_is_not_designated(monkeypatch: pytest.MonkeyPatch, share: str) -> None:
+    at = float(Fraction(share))
+    numbers = np.array([0.0, np.nextafter(at, 0), at, np.nextafter(at, 1)])
+    for module in (conformal_core.signal, conformal_core.stream):
+        monkeypatch.setattr(module, "uniforms", lambda ids, **key: numbers)
+    table = outcomes(np.zeros((4, 2), np.int64))
+    signal = SignalBudget((2, 4), delta="1/5", share=share)
+    monkeypatch.setattr(signal, "_clock_of", lambda step: ((1.0,), (False,)))
+    assert signal.designated(table).tolist() == [True, True, False, False]
+    stream = StreamCalibrated(ConformalBudget((2, 4), score=FirstSuccess(), delta="1/5", n_calibration=9), share=share)
+    assert stream.designated(table.prompt_ids, 0).tolist() == [True] * 4
+    stream._rows = [table.take(np.array([0]))] * 9
+    assert stream.designated(table.prompt_ids, 0).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("rule", ["randomized", "independent"])
+@pytest.mark.parametrize("counts", [[], [1], [4], [2, 2]])
+def test_a_threshold_of_one_leaves_no_set_empty(rule: str, counts: list[int]) -> None:
+    """Not even that of a group without an answer, since it holds all that were not sampled."""
+    assert empty_probability(counts, 1, k=4, rule=rule) == 0
+    assert empty_probability([], Fraction(999, 1000), k=4, rule=rule) == 1
