@@ -28,7 +28,7 @@ from .dynamic_sampling import DynamicSampling
 from .gdro import PromptGDRO, RolloutGDRO, SquareRootBudget
 from .greso import GRESO
 from .knapsack import Knapsack
-from .names import NAMES, named
+from .names import named
 from .pilot_commit import PilotCommit
 from .reinforce_ada import ReinforceAdaEst, ReinforceAdaSeq
 from .unanimity import Unanimity
@@ -36,7 +36,6 @@ from .unanimity import Unanimity
 __all__ = [
     "AERO",
     "GRESO",
-    "NAMES",
     "DynamicSampling",
     "FixedBudget",
     "Knapsack",
