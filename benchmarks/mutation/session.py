@@ -447,7 +447,7 @@ class Session:
             share = (here / all_lines) ** 0.5 if all_lines else 1.0
             return (self.coverage.cost[test] + 0.02) / (share + 0.05) / (1 + self.kills[module, test])
 
-        return sorted(found, key=order)
+        return sorted((test for test in found if test in self.items), key=order)  # the store may know of tests left out today
 
     # ---- coverage
 

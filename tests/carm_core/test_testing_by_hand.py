@@ -308,3 +308,22 @@ def test_masks_are_searched_over_one_to_four_responses(searched):
 def test_the_examples_by_hand_hold_for_a_rule_of_this_package(ask):
     rows = [[0.0], [0.5, -0.5], [3.0] + [0.0] * 40]
     assert ask(check_certificate, CARM(1.3), band=BAND, examples=[(row,) for row in rows]) is None
+
+
+def test_what_rows_are_searched_written_out():
+    """Tokens at zero, near it, far out, at both edges of two bands; rows that cancel, long rows with one token, flat rows."""
+    small, edge = "floats(min_value=-0.03, max_value=0.03)", [-math.log(1.28), math.log(1.28), math.log(0.8), -math.log(0.8)]
+    token = (
+        f"one_of(just(0.0), {small}, sampled_from([-1.0, 1.0, -0.3, 0.3, 0.5, -0.5]), "
+        f"floats(min_value=-3, max_value=3), sampled_from({edge}))"
+    )
+    rows = [
+        f"lists({token}, min_size=1, max_size=8)",
+        "lists(floats(min_value=-2, max_value=2), min_size=1, max_size=4).map(",
+        "tuples(floats(min_value=-3, max_value=3), integers(min_value=1, max_value=60)).map(",
+        "tuples(floats(min_value=-0.05, max_value=0.05), integers(min_value=1, max_value=20)).map(",
+    ]
+    found = repr(carm_core.testing.log_ratio_rows)
+    places = [found.find(row) for row in rows]
+    assert places[0] == len("one_of(") and places == sorted(places)
+    assert [str(x) for x in carm_core.testing._NOT_FINITE] == ["nan", "inf", "-inf"]
