@@ -37,6 +37,7 @@ from carm_core import (
     tau_for_reject_rate,
 )
 from carm_core.certificates import _rational
+from carm_core.thresholds import _level
 
 ONE = np.ones((1, 1))
 HALF = math.exp(-0.5)  # -log is 0.5 to the last bit, and so is the log of its reciprocal
@@ -267,3 +268,10 @@ def test_a_certificate_may_be_asked_for_any_fraction_of_tokens_up_to_all():
 
 def test_of_two_boundaries_as_near_the_lower_one_is_crossed():
     assert equality_response(2, 2.0, (0.5, 2.0), 1) == (pytest.approx(-2 * math.log(2.0)), 0.0)
+
+
+@pytest.mark.parametrize("value", [-1e-3, -0.5, "-1/3", -1])
+def test_a_share_below_zero_is_refused_although_zero_is_one(value):
+    with pytest.raises(ValueError, match=r"^rate: got .*; need 0 <= rate < 1; because it is a share of responses$"):
+        _level("rate", value, open_interval=False)
+    assert _level("rate", 0, open_interval=False) == 0

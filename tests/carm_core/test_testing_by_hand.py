@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 
 import carm_core.testing
-from carm_core import CARM, Certificate, GeoMean, carm_score, signed_mean
+from carm_core import CARM, OPSM, Certificate, GeoMean, carm_score, signed_mean
 from carm_core.testing import _batch, check_certificate, check_mask, check_mask_inclusion, check_sub_additivity
 
 BAND = (math.exp(-0.5), 1 / math.exp(-0.5))  # the boundaries are 0.5 nats away, to the last bit
@@ -327,3 +327,10 @@ def test_what_rows_are_searched_written_out():
     places = [found.find(row) for row in rows]
     assert places[0] == len("one_of(") and places == sorted(places)
     assert [str(x) for x in carm_core.testing._NOT_FINITE] == ["nan", "inf", "-inf"]
+
+
+def test_a_rule_is_asked_about_failures():
+    """A rule that judges negative advantages only is held to what it says of those."""
+    z, mask = _batch([[-1.0], [0.0]])
+    assert carm_core.testing._keep(OPSM(0.02))(z, mask).tolist() == [False, True]
+    assert carm_core.testing._keep(CARM(1.02, conditioning="negative"))(z, mask).tolist() == [False, True]
