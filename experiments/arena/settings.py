@@ -57,7 +57,7 @@ class Settings:
     scale_rewards : str
         ``"group"``: centred rewards are divided by the group's standard deviation (TRL's default); ``"batch"``, ``"none"``.
     staleness : int
-        Steps of one generation (``steps_per_generation`` = ``gradient_accumulation_steps`` = 1 optimizer step each).
+        Optimizer steps on one generation, each a pass over the whole of it (``num_iterations``).
     actor_delay : int
         The weights that sample are this many generations old.
     actor_dtype : str
