@@ -74,15 +74,19 @@ class StreamedRows(Rows):
         self.length = self._stream(torch.int64, lambda where: self.read(where)[1])
 
     def blocks(self) -> Iterator[slice]:
+        """Pieces of the token axis, in order; each layout has its own."""
         raise NotImplementedError
 
     def read(self, where: slice) -> tuple[Tensor, Tensor]:
+        """z and live of a piece; each layout has its own."""
         raise NotImplementedError
 
     def add(self, totals: Tensor, where: slice, values: Tensor) -> Tensor:
+        """Running sums per response; each layout has its own."""
         raise NotImplementedError
 
     def largest(self, totals: Tensor, where: slice, values: Tensor) -> Tensor:
+        """Running maxima per response; each layout has its own."""
         raise NotImplementedError
 
     def finish(self, totals: Tensor) -> Tensor:
