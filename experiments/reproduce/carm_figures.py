@@ -72,8 +72,8 @@ FIGURE1 = Item(
         Number("cancelled share", 89.78, "%", "Appendix C"),
         Number("largest token's share", 0.43, "%", "Section 3.3"),
     ),
-    "SmolLM2-135M, 16 responses of up to 256 tokens sampled with bfloat16 weights and scored in float32 three updates later; the most "
-    "cancelling of those that only GeoMean accepts",
+    "SmolLM2-135M, 16 responses of up to 256 tokens sampled with eight-bit weights and scored in float32 three updates later; the most "
+    "cancelling of those that only GeoMean accepts (with bfloat16 weights there is none: the first run had s_CARM 1.008)",
     (("responses", "long"),),
     _figure1,
     _draw1,

@@ -28,8 +28,7 @@ def k_mix(path, m):
 def paths(population):
     """Exact law of the K responses of a prompt."""
     return {
-        path: sum(w * p ** sum(path) * (1 - p) ** (K - sum(path)) for w, p in POPULATIONS[population])
-        for path in product((0, 1), repeat=K)
+        path: sum(w * p ** sum(path) * (1 - p) ** (K - sum(path)) for w, p in POPULATIONS[population]) for path in product((0, 1), repeat=K)
     }
 
 

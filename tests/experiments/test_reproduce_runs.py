@@ -117,6 +117,22 @@ def test_a_replayed_batch_obeys_proposition_2(tmp_path):
     assert r["rejected"]["CARM"] == [float((d > np.log(tau)).mean()) for tau in response_runs.TAUS]
 
 
+def test_eight_bit_weights_are_within_half_a_level_of_each_row():
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    state = {
+        "layers.0.w": torch.randn(5, 7, generator=generator),
+        "embed.w": torch.randn(3, 4, generator=generator),
+        "steps": torch.arange(3),
+    }
+    state["layers.0.w"][2] = 0.0
+    out = response_runs._eight_bits(state)
+    level = state["layers.0.w"].abs().amax(1, keepdim=True) / 127
+    assert ((out["layers.0.w"] - state["layers.0.w"]).abs() <= level * 0.5001).all() and len(out["layers.0.w"][0].unique()) > 2
+    assert torch.equal(out["embed.w"], state["embed.w"].bfloat16().float()) and torch.equal(out["steps"], state["steps"])
+
+
 def test_the_chosen_response_is_the_most_cancelling(tmp_path):
     r = response_runs.run("long", 0, "tiny", tmp_path)
     z = np.array(r["chosen"]["z"])
