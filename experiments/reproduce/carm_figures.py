@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import figures
-from .carm_tables import CHOSEN, ONE_MODEL, STAND_IN, SWEEP
+from .carm_tables import CHOSEN, ONE_CODE_MODEL, ONE_MODEL, STAND_IN, SWEEP
 from .estimates import masked, of, over_runs, pass_at
 from .item import Estimate, Item, Line, Number, Records, Unmet
 from .response_runs import TAUS
@@ -294,7 +294,7 @@ FIGURE11 = Item(
     _CODE_NEEDS,
     _CURVES,
     lambda records, lines: figures.curves(records, _PANELS, _CODE_LABELS, "CARM Figure 11", ("grad_norm",)),
-    (_IMAGE, ONE_MODEL),
+    (_IMAGE, ONE_CODE_MODEL),
 )
 
 ITEMS = (FIGURE1, FIGURE3, FIGURE4, FIGURE9, FIGURE10, FIGURE11)

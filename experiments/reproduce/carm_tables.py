@@ -12,7 +12,7 @@ from .figures import drawn
 from .item import Estimate, Item, Line, Number, Records, Unmet
 from .mask_runs import CARM_TAUS, GEOMEAN_TAUS
 
-__all__ = ["CHOSEN", "ITEMS", "ONE_MODEL", "STAND_IN", "SWEEP"]
+__all__ = ["CHOSEN", "ITEMS", "ONE_CODE_MODEL", "ONE_MODEL", "STAND_IN", "SWEEP"]
 
 STAND_IN = (
     "embedded 362k-parameter model, additions of 1-3 digits, 240 optimizer steps (30 generations of 32 x 8 responses, 8 steps each), "
@@ -22,6 +22,11 @@ ONE_MODEL = Unmet(
     "all accuracies, in absolute terms",
     "they are of 4B and 9B models with responses of up to 16,384 tokens; ours have about four tokens, where a mean over tokens cancels "
     "little and CARM and GeoMean differ less",
+)
+ONE_CODE_MODEL = Unmet(
+    "all accuracies, in absolute terms, and the order of the masks",
+    "they are of a 9B model with responses of up to 16,384 tokens; ours are of a 135M model after 8 optimizer steps with 40 tokens a "
+    "response, in which the policy hardly moves: the masks reject next to nothing, and CARM trains what no mask trains",
 )
 ICEPOP = Unmet(
     "the IcePop rows", "IcePop corrects the gap between engines; the small scale samples in the trainer's own engine, where it does nothing"
@@ -122,6 +127,8 @@ def _table2(records: Records) -> dict[str, Estimate]:
         mine = of(records, f"code/{variant}") or of(records, variant, "code")
         if mine:
             out |= _benchmarks(mine, _CODE, method, "Average")
+            if method != "Null":
+                out[f"{method}, masked"] = masked(mine)
     return out
 
 
@@ -141,7 +148,12 @@ TABLE2 = Item(
     (*(("masks", f"code/{v}") for v in CHOSEN["9B"].values()), *(("code", v) for v in ("Null", "GeoMean 1.005", "CARM 1.025"))),
     _table2,
     drawn("CARM Table 2"),
-    (ONE_MODEL, ICEPOP, SELECTED, Unmet("the threshold of the code runs", "it is not in the paper; ours is that of the mathematical runs")),
+    (
+        ONE_CODE_MODEL,
+        ICEPOP,
+        SELECTED,
+        Unmet("the threshold of the code runs", "it is not in the paper; ours is that of the mathematical runs"),
+    ),
 )
 
 _TABLE4 = {
