@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .level import Level, as_level
+from .level import Level, as_level, exact
 from .quantile import conformal_quantile
 
 __all__ = ["AdaptiveLevel", "adaptive_level"]
@@ -75,10 +75,13 @@ class AdaptiveLevel:
             return inf
         return conformal_quantile(scores, self.level).value
 
-    def after(self, share: Fraction | int) -> AdaptiveLevel:
-        """The level after a time at which a share ``share`` of the scores were errors; ``ValueError`` outside [0, 1]."""
-        err = Fraction(share)
-        if not 0 <= err <= 1:
+    def after(self, share: Level | bool) -> AdaptiveLevel:
+        """The level after a time at which a share ``share`` of the scores were errors; ``ValueError`` outside [0, 1].
+
+        ``score > level.threshold(scores)`` will do for a single score.
+        """
+        err = Fraction(int(share)) if isinstance(share, (bool, np.bool_)) else exact(share)
+        if err is None or not 0 <= err <= 1:
             raise ValueError(f"share: got {share!r}; need a number in [0, 1]; because it is a share of errors")
         return replace(self, updates=self.updates + 1, errors=self.errors + err)
 
@@ -124,11 +127,9 @@ def adaptive_level(delta: Level, gamma: Level = "0.02") -> AdaptiveLevel:
     >>> adaptive_level(0.1, 0.5).level
     Fraction(1, 10)
     """
-    try:
-        step = Fraction(gamma)
-        step = step.limit_denominator(10**6) if isinstance(gamma, float) else step
-    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
-        step = Fraction(0)
-    if isinstance(gamma, bool) or step <= 0:
-        raise ValueError(f"gamma: got {gamma!r}; need a number above 0; because it is the step by which the level moves")
+    step = exact(gamma)
+    if step is None or step <= 0:
+        rounded = step == 0 and isinstance(gamma, (float, np.floating)) and gamma > 0
+        why = "a float below 5e-7 is read as 0: write it as a string" if rounded else "it is the step by which the level moves"
+        raise ValueError(f"gamma: got {gamma!r}; need a number above 0; because {why}")
     return AdaptiveLevel(as_level(delta), step)

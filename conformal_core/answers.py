@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,8 @@ def encode_answers(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
     """Integer codes of answers, row by row, in order of first appearance.
 
-    Answers are equal if Python says so (``1 == 1.0 == True``): normalise them first.  Codes mean nothing across rows.
+    Answers are equal if Python says so (``1 == 1.0 == True``): normalise them first.  Codes mean nothing across rows.  What does not
+    equal itself (NaN) is no answer: ``-1``, as answer and as gold.
 
     Parameters
     ----------
@@ -45,7 +47,7 @@ def encode_answers(
     >>> codes.tolist(), gold.tolist()
     ([[0, 1, 0], [0, -1, -2]], [1, 1])
     """
-    rows = list(answers)
+    rows = [row if isinstance(row, Sequence | np.ndarray) else _listed(i, row) for i, row in enumerate(answers)]
     if gold is not None and len(gold) != len(rows):
         raise ValueError(f"gold: got {len(gold)} answers; need {len(rows)}; because there is one per prompt")
     codes = np.full((len(rows), max(map(len, rows), default=0)), NOT_DRAWN, np.int64)
@@ -56,8 +58,17 @@ def encode_answers(
         seen: dict[Hashable, int] = {}
         try:
             codes[i, : len(row)] = [UNPARSABLE if a is None else seen.setdefault(a, len(seen)) for a in row]
-            if gold is not None and gold_codes is not None and gold[i] is not None:
+            if any(a != a for a in seen):
+                seen = {}
+                codes[i, : len(row)] = [UNPARSABLE if a is None or a != a else seen.setdefault(a, len(seen)) for a in row]
+            if gold is not None and gold_codes is not None and gold[i] is not None and gold[i] == gold[i]:
                 gold_codes[i] = seen.setdefault(gold[i], len(seen))
         except TypeError as error:
             raise ValueError(f"answers: got an unhashable answer in row {i}; need hashables; because only equality counts") from error
     return codes, gold_codes
+
+
+def _listed(i: int, row: Any) -> list[Any]:
+    if not isinstance(row, Iterable):
+        raise ValueError(f"answers: got {row!r} as row {i}; need a sequence of answers; because a row is a group")
+    return list(row)

@@ -9,28 +9,21 @@ from math import ceil
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .level import Level, _count, as_level
+from .checks import generator
+from .level import Level, _count, as_level, exact
 
 __all__ = ["auto_delta", "auto_delta_upper", "disjoint_split"]
 
 
 def _rational(name: str, value: Level) -> Fraction:
     """``value`` as the exact fraction that was written (a float through ``limit_denominator(10**6)``), within [0, 1]."""
-    try:
-        # numpy's narrow floats go through their shortest decimal, since float(float32(0.1)) is 0.10000000149
-        number = float(str(value)) if isinstance(value, np.floating) else value
-        exact = Fraction(number)
-        exact = exact.limit_denominator(10**6) if isinstance(number, float) else exact
-    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
-        exact = Fraction(-1)
-    if isinstance(value, bool) or not 0 <= exact <= 1:
+    number = exact(value)
+    if number is None or not 0 <= number <= 1:
         raise ValueError(f"{name}: got {value!r}; need a number in [0, 1]; because it is a probability or a share of prompts")
-    return exact
+    return number
 
 
-def auto_delta(
-    solved: int, n: int, *, epsilon: Level = "0.05", delta_min: Level = "0.05", delta_max: Level = "0.95"
-) -> Fraction:
+def auto_delta(solved: int, n: int, *, epsilon: Level = "0.05", delta_min: Level = "0.05", delta_max: Level = "0.95") -> Fraction:
     """Miscoverage level from the solve rate: ``clip(1 - solved/n + epsilon, delta_min, delta_max)``, exactly.
 
     A prompt whose gold answer is never sampled scores 1 (or +inf), so a level below the unsolved share gives a threshold at which
@@ -72,9 +65,7 @@ def auto_delta(
     return min(max(1 - Fraction(int(solved), int(n)) + _rational("epsilon", epsilon), low), high)
 
 
-def auto_delta_upper(
-    solved: int, n: int, *, gamma: Level = "0.1", delta_min: Level = "0.05", delta_max: Level = "0.95"
-) -> Fraction:
+def auto_delta_upper(solved: int, n: int, *, gamma: Level = "0.1", delta_min: Level = "0.05", delta_max: Level = "0.95") -> Fraction:
     """Miscoverage level from an upper confidence bound on the unsolved share, in place of ``+ epsilon``.
 
     ``clip(U, delta_min, delta_max)`` with U the one-sided Clopper-Pearson bound, ``P(Bin(n, U) <= n - solved) = gamma``, rounded up to a
@@ -173,12 +164,17 @@ def disjoint_split(
     first = int(part * n)
     if not 0 < first < n:
         raise ValueError(f"n: got {n} prompts and share {share}; need a prompt in either part; because each part is estimated from")
-    order = np.random.default_rng(seed).permutation(n).astype(np.int64)
+    order = generator(seed).permutation(n).astype(np.int64)
     if strata is not None:
         labels = np.asarray(strata)
         if labels.shape != (n,):
             raise ValueError(f"strata: got shape {labels.shape}; need ({n},); because every prompt has one label")
-        _, label = np.unique(labels, return_inverse=True)
+        try:
+            _, label = np.unique(labels, return_inverse=True)
+        except TypeError as error:
+            raise ValueError(
+                f"strata: got labels without an order ({error}); need all text or all numbers; because they are sorted"
+            ) from None
         groups = [order[label[order] == s] for s in range(int(label.max()) + 1)]
         whole = [int(part * len(g)) for g in groups]
         # what the floors leave over goes to the strata that lost most by them, ties in the random order of their first prompts

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from .auto_delta import _rational
-from .level import Level
+from .level import Level, exact
 from .thresholds import check_grid
 
 __all__ = ["expected_savings", "first_success_cdf", "first_success_mean_k"]
@@ -123,7 +123,8 @@ def first_success_cdf(j: int, a: Level | int, b: Level | int) -> Fraction:
     >>> [str(first_success_cdf(j, 1, 1)) for j in (1, 2, 3)]
     ['1/2', '2/3', '3/4']
     """
-    shape, other = (Fraction(str(x)) if isinstance(x, float) else Fraction(x) for x in (a, b))
-    if isinstance(j, bool) or not isinstance(j, (int, np.integer)) or j < 0 or shape <= 0 or other <= 0:
+    shape, other = exact(a), exact(b)
+    whole = isinstance(j, (int, np.integer)) and not isinstance(j, bool)
+    if not whole or j < 0 or shape is None or other is None or shape <= 0 or other <= 0:
         raise ValueError(f"j, a, b: got {j}, {a}, {b}; need j >= 0, a > 0, b > 0; because p has a Beta law and j counts responses")
-    return 1 - prod(((other + i) / (shape + other + i) for i in range(j)), start=Fraction(1))
+    return 1 - prod(((other + i) / (shape + other + i) for i in range(int(j))), start=Fraction(1))

@@ -220,11 +220,14 @@ class ConformalBudget(StoppingPolicy):
             return {"delta": float(rule.delta), "lambda": float(rule.lam)} | drift
         return {"delta": float(rule.delta)} | {f"q_{k}": q for k, q in zip(rule.grid, rule.q, strict=True)} | drift
 
+    def _config(self) -> dict[str, Any]:
+        return self._calibration.config() | {"n_calibration": self.n_calibration, "recalibrate_every": self.recalibrate_every}
+
     def state_dict(self) -> dict[str, Any]:
         """Clock and monitor, delta and rule.  A calibration that was asked for but not received is asked for again after a restart."""
         rule = self.stop_rule
         return {
-            "config": self._calibration.config(),
+            "config": self._config(),
             "schedule": self._schedule.state_dict(),
             "delta": None if self.delta is None else str(self.delta),
             "rule": None if rule is None else [type(rule).__name__, rule.to_json()],
@@ -232,7 +235,7 @@ class ConformalBudget(StoppingPolicy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`; raises ``ValueError`` if it was saved by a policy with other arguments."""
-        mine = self._calibration.config()
+        mine = self._config()
         if state.get("config") != mine:
             raise ValueError(
                 f"state: got the state of {state.get('config')}; need that of {mine}; "

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .checks import int64_codes
 from .score import Bools, Ints, budgets_within, row_blocks
 
 __all__ = ["answer_counts"]
@@ -35,14 +36,16 @@ def answer_counts(codes: ArrayLike, k: int) -> Ints:
     Raises
     ------
     ValueError
-        If ``k`` is not in ``[1, width]``.
+        If ``codes`` are not integers of two dimensions, or ``k`` is not in ``[1, width]``.
 
     Examples
     --------
     >>> answer_counts([[0, 1, 0, -1]], 4).tolist()
     [[2, 1, 2, 0]]
     """
-    table = np.asarray(codes, dtype=np.int64)
+    table = int64_codes("codes", codes)
+    if table.ndim != 2:
+        raise ValueError(f"codes: got shape {table.shape}; need (n, width); because a row holds the answers of a prompt")
     budgets_within((k,), table.shape[1])
     return next(counts for _, _, counts in counts_on_grid(table, (k,)))
 

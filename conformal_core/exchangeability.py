@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .checks import as_floats, generator
 from .laws import betabinomial_hits
 from .level import Level, as_level
 from .quantile import conformal_quantile
@@ -117,7 +118,7 @@ def permutation_test(
         np.put_along_axis(labels, np.array(list(combinations(range(size), m))), True, axis=1)
         at_least, total, how = int((measure(pooled, labels) >= observed).sum()), every, f"all {every} relabelings"
     else:
-        rng = np.random.default_rng(seed)
+        rng = generator(seed)
         at_least, total, how = 1, int(resamples) + 1, f"{resamples} random relabelings and the observed one"
         rows = max(1, 4_000_000 // size)
         for start in range(0, total - 1, rows):
@@ -216,7 +217,7 @@ _NAMED: dict[str, Statistic] = {
 
 
 def _sample(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    numbers = np.asarray(values, np.float64)
+    numbers = as_floats(name, values)
     if numbers.ndim != 1 or not numbers.size or np.isnan(numbers).any():
         raise ValueError(f"{name}: got shape {numbers.shape}; need one dimension, a score and no NaN; because scores are ranked")
     return numbers

@@ -41,8 +41,8 @@ def share_interval(hits: int, trials: int, level: Level = "0.95", *, adaptive: b
     ([0.008, 0.906], [0.255, 0.412])
     """
     confidence = as_level(level, "level")
-    if not 0 <= hits <= trials:
-        raise ValueError(f"hits: got {hits} of {trials} trials; need a number from 0 to {trials}; because it counts occurrences")
+    if any(isinstance(x, bool) or not isinstance(x, (int, np.integer)) for x in (hits, trials)) or not 0 <= hits <= trials:
+        raise ValueError(f"hits: got {hits} of {trials} trials; need an integer from 0 to {trials}; because it counts occurrences")
     if not trials:
         return 0.0, 1.0
     if not adaptive:

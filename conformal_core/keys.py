@@ -12,6 +12,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .checks import as_ids
+
 __all__ = ["prompt_ids", "uniforms"]
 
 
@@ -76,7 +78,7 @@ def uniforms(ids: ArrayLike, *, seed: int, step: int = 0, stream: str = "") -> N
     Raises
     ------
     ValueError
-        If ``ids`` are not integers.
+        If ``ids`` are not integers in [0, 2**64), or seed or step is no integer.
 
     References
     ----------
@@ -89,17 +91,16 @@ def uniforms(ids: ArrayLike, *, seed: int, step: int = 0, stream: str = "") -> N
     >>> bool(uniforms(ids[1:2], seed=1, step=3, stream="aps")[0] == all_at_once[1])
     True
     """
-    raw = np.asarray(ids)
-    if raw.dtype.kind not in "iu" and not isinstance(ids, np.ndarray):
-        listed = np.asarray(ids, dtype=object)  # a list of small and of huge Python ints would become float64
-        if all(isinstance(i, (int, np.integer)) for i in listed.flat):
-            raw = listed.astype(np.uint64)
-    if raw.size and raw.dtype.kind not in "iu":
-        raise ValueError(f"ids: got {raw.dtype}; need integers; because they are content hashes (see prompt_ids)")
+    raw = as_ids("ids", ids)
+    for name, value in (("seed", seed), ("step", step)):
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+            raise ValueError(
+                f"{name}: got {value!r}; need an integer; because it keys the numbers, and a rounded key would repeat another's"
+            )
     text = f"{int(seed)}/{int(step)}/{stream}".encode()
     key = np.uint64(int.from_bytes(blake2b(text, digest_size=8).digest(), "little"))
     with np.errstate(over="ignore"):
-        mixed = mix64(mix64(raw.astype(np.uint64)) + key)
+        mixed = mix64(mix64(raw) + key)
     return np.asarray((mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import comb
+from math import comb, isclose
 from typing import Any
 
 import numpy as np
 
-from .level import Level, _count, as_level, conformal_rank, min_calibration_size
+from .level import Level, _count, as_level, conformal_rank, exact, min_calibration_size
 
 __all__ = ["betabinomial_hits", "clopper_pearson", "coverage_law", "pac_rank", "tied_coverage"]
 
@@ -164,9 +164,14 @@ def pac_rank(n: int, delta: Level, gamma: Level) -> int:
 
     d, g = as_level(delta), as_level(gamma, "gamma")
     conformal_rank(n, d)  # validates n
-    # P(Beta(L, n+1-L) >= 1-d) = P(Bin(n, 1-d) <= L-1)
-    enough = binom.cdf(np.arange(n), n, float(1 - d)) >= float(1 - g)
-    return int(np.argmax(enough)) + 1 if enough.any() else n + 1
+    n = int(n)
+    # P(Beta(L, n+1-L) >= 1-d) = P(Bin(n, 1-d) <= L-1), in integers where floating point cannot tell it from 1 - g
+    law = binom.cdf(np.arange(n), n, float(1 - d))
+    for below in np.flatnonzero(law >= float(1 - g) * (1 - 1e-9)):
+        close = isclose(law[below], float(1 - g), rel_tol=1e-9)
+        if not close or binomial_cdf(int(below), n, 1 - d) >= 1 - g:
+            return int(below) + 1
+    return n + 1
 
 
 def tied_coverage(pmf: Sequence[Fraction | int | str], n: int, delta: Level) -> Fraction:
@@ -201,10 +206,8 @@ def tied_coverage(pmf: Sequence[Fraction | int | str], n: int, delta: Level) -> 
     >>> tied_coverage(["1/2", "1/2"], 4, "2/5")
     Fraction(27, 32)
     """
-    masses = [Fraction(p) for p in pmf]
-    if not masses or min(masses) < 0 or sum(masses) != 1:
-        raise ValueError(f"pmf: got {[str(p) for p in masses]}; need masses >= 0 that sum to 1; because it is a probability law")
-    rank = conformal_rank(n, delta)
+    masses = probability_law("pmf", pmf)
+    rank, n = conformal_rank(n, delta), int(n)
     if rank > n:
         return Fraction(1)
     total = cdf = below = Fraction(0)
@@ -214,6 +217,21 @@ def tied_coverage(pmf: Sequence[Fraction | int | str], n: int, delta: Level) -> 
         total += cdf * (reached - below)
         below = reached
     return total
+
+
+def probability_law(name: str, masses: Sequence[Fraction | int | str]) -> list[Fraction]:
+    """The masses as exact rationals; ``ValueError`` unless none is below 0 and they sum to 1."""
+    law = [exact(p) for p in masses]
+    found = [p for p in law if p is not None]
+    if not found or len(found) < len(law) or min(found) < 0 or sum(found) != 1:
+        raise ValueError(f"{name}: got {[str(p) for p in masses]}; need masses >= 0 that sum to 1; because it is a probability law")
+    return found
+
+
+def binomial_cdf(x: int, m: int, p: Fraction) -> Fraction:
+    """``P(Bin(m, p) <= x)``, exactly."""
+    up, down = p.numerator, p.denominator - p.numerator
+    return Fraction(sum(comb(m, i) * up**i * down ** (m - i) for i in range(x + 1)), p.denominator**m)
 
 
 def _attainable_rank(n: int, delta: Level) -> int:

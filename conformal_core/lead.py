@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
+from math import inf
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -110,9 +111,10 @@ def margin_stop(
     >>> margin_stop(o, 4, Fraction(1, 2), "margin")[0].tolist()  # 4/4 and 1/4
     [True, False]
     """
-    codes, lam = answer_codes(outcomes), Fraction(lam)
-    if lam < 0:
-        raise ValueError(f"lam: got {lam}; need a number >= 0; because at 0 every unique leader stops already")
+    codes = answer_codes(outcomes)
+    if not 0 <= lam < inf:
+        raise ValueError(f"lam: got {lam}; need a finite number >= 0; because at 0 every unique leader stops, and at K_max nothing does")
+    lam = Fraction(lam)
     if k > outcomes.width:
         return np.zeros(outcomes.n, np.bool_), np.full(outcomes.n, UNPARSABLE, np.int64)
     size, answer = lead(codes, k, statistic)

@@ -6,12 +6,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import comb, isclose, log, log1p
+from math import isclose, log, log1p
+from sys import float_info
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .laws import binomial_cdf
 from .lead import Statistic, knobs, stop_intervals
 from .level import Level, as_level
 from .outcomes import Outcomes
@@ -137,6 +139,9 @@ def learn_then_test(
     """
     grid = check_grid(grid)
     level, unlucky = as_level(delta), as_level(gamma, "gamma")
+    for name, number in (("delta", level), ("gamma", unlucky)):
+        if float(number) < float_info.min:
+            raise ValueError(f"{name}: got {number}; need at least {float_info.min}; because binomial p-values are floating-point numbers")
     if risk not in get_args(StopRisk):
         raise ValueError(f"risk: got {risk!r}; need one of {get_args(StopRisk)}; because that is what delta bounds")
     starts = default_starts(risk) if starts is None else starts
@@ -200,7 +205,7 @@ def binomial_below(x: int, m: int, p: Fraction, level: Fraction) -> bool:
     value = _p_value(x, m, p)
     if not isclose(value, float(level), rel_tol=1e-9):
         return value < float(level)
-    return sum((comb(m, i) * p**i * (1 - p) ** (m - i) for i in range(x + 1)), Fraction(0)) <= level
+    return binomial_cdf(x, m, p) <= level
 
 
 def _p_value(x: int, m: int, p: Fraction) -> float:

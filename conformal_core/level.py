@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
+from math import log
 from numbers import Rational
+from sys import float_info
 
 import numpy as np
 
-__all__ = ["Level", "as_level", "conformal_rank", "min_calibration_size"]
+__all__ = ["Level", "as_level", "conformal_rank", "exact", "log_of", "min_calibration_size"]
 
 #: What a level may be written as.
 Level = str | int | float | Decimal | Fraction
@@ -49,22 +51,50 @@ def as_level(delta: Level, name: str = "delta") -> Fraction:
     >>> as_level("0.12"), as_level(1 - 0.9), as_level("1/3")
     (Fraction(3, 25), Fraction(1, 10), Fraction(1, 3))
     """
-    value: Fraction | None = None
-    try:
-        if isinstance(delta, (bool, np.bool_)):
-            pass
-        elif isinstance(delta, (str, Decimal, Fraction, Rational)):
-            value = Fraction(delta)
-        elif isinstance(delta, np.integer):
-            value = Fraction(int(delta))
-        elif isinstance(delta, (float, np.floating)):
-            # numpy's narrow floats go through their shortest decimal, since float(float32(0.1)) is 0.10000000149
-            value = Fraction(delta if isinstance(delta, float) else float(str(delta))).limit_denominator(_MAX_DENOMINATOR)
-    except (ValueError, OverflowError, ZeroDivisionError):
-        value = None
+    value = exact(delta)
     if value is None or not 0 < value < 1:
-        raise ValueError(f"{name}: got {delta!r}; need a number in the open interval (0, 1); because it is an error rate")
+        why = "it is an error rate"
+        if value is not None and isinstance(delta, (float, np.floating)) and 0 < delta < 1:
+            why = f"a float is read as the nearest fraction of denominator <= 10**6, here {value}: write it as a string"
+        raise ValueError(f"{name}: got {delta!r}; need a number in the open interval (0, 1); because {why}")
     return value
+
+
+def exact(value: object) -> Fraction | None:
+    """The rational that was meant: floats as the nearest of denominator at most 10**6, all else as written; ``None`` if it is no number.
+
+    Its parts are Python integers, whatever ``value`` was made of: NumPy's overflow, and JSON does not know them.
+
+    Examples
+    --------
+    >>> exact(0.1), exact("1/3"), exact(float("nan")), exact(True)
+    (Fraction(1, 10), Fraction(1, 3), None, None)
+    """
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            return None
+        if isinstance(value, (float, np.floating)):
+            # numpy's narrow floats go through their shortest decimal, since float(float32(0.1)) is 0.10000000149
+            return Fraction(value if isinstance(value, float) else float(str(value))).limit_denominator(_MAX_DENOMINATOR)
+        if isinstance(value, np.integer):
+            return Fraction(int(value))
+        if isinstance(value, (str, Decimal, Rational)):
+            found = Fraction(value)
+            return Fraction(int(found.numerator), int(found.denominator))
+    except (ValueError, OverflowError, ZeroDivisionError):
+        pass
+    return None
+
+
+def log_of(level: Fraction) -> float:
+    """Natural logarithm of a positive rational, however small.
+
+    Examples
+    --------
+    >>> round(log_of(Fraction(1, 10**400)), 3)
+    -921.034
+    """
+    return log(level) if float(level) >= float_info.min else log(level.numerator) - log(level.denominator)
 
 
 def conformal_rank(n: int, delta: Level) -> int:

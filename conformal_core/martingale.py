@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .level import Level, as_level
+from .checks import as_floats
+from .level import Level, as_level, log_of
 
 __all__ = ["DriftMonitor", "PowerMixture", "SimpleJumper", "online_p_values"]
 
@@ -77,7 +78,7 @@ class PowerMixture:
 
     def bet(self, p: float) -> None:
         """Bet on one p-value.  Below 2**-60 it counts as 2**-60, which can only lower the capital."""
-        self._t, self._sum = self._t + 1, self._sum - log(max(p, _SMALLEST))
+        self._t, self._sum = self._t + 1, self._sum - log(max(_p_value(p), _SMALLEST))
 
     @property
     def log_capital(self) -> float:
@@ -137,6 +138,7 @@ class SimpleJumper:
 
     def bet(self, p: float) -> None:
         """Bet on one p-value."""
+        p = _p_value(p)
         mixed = [(1 - self.jump) * c + self.jump / 3 for c in self._shares]
         grown = [c * (1 + side * (p - 0.5)) for side, c in zip(self._SIDES, mixed, strict=True)]
         total = sum(grown)
@@ -209,7 +211,7 @@ class DriftMonitor:
         """Bet on further scores, in their order, each with its uniform number; returns :attr:`alarm`."""
         for p in _p_values(_checked(scores, u), self._history):
             self._bets.bet(float(p))
-            self._alarm = self._alarm or self._bets.log_capital >= -log(self.alpha)
+            self._alarm = self._alarm or self._bets.log_capital >= -log_of(self.alpha)
         return self._alarm
 
     @property
@@ -224,20 +226,27 @@ class DriftMonitor:
 
     def p_bound(self) -> float:
         """Anytime-valid p-value of exchangeability from the present capital: ``min(1, 1 / capital)``."""
-        return min(1.0, exp(-self.log_capital))
+        return exp(-max(0.0, self.log_capital))
 
     def state_dict(self) -> dict[str, Any]:
-        """History as (value, count) pairs, bets and alarm."""
+        """Level, history as (value, count) pairs, bets and alarm."""
         pairs = [[value if np.isfinite(value) else str(value), len(list(same))] for value, same in groupby(self._history)]
-        return {"betting": self.betting, "history": pairs, "bets": self._bets.state_dict(), "alarm": self._alarm}
+        return {"alpha": str(self.alpha), "betting": self.betting, "history": pairs, "bets": self._bets.state_dict(), "alarm": self._alarm}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`; ``ValueError`` if it was saved with other bets."""
-        if state["betting"] != self.betting:
-            raise ValueError(f"state: got bets {state['betting']!r}; need {self.betting!r}; because the capital of one is not the other's")
+        """Inverse of :meth:`state_dict`; ``ValueError`` if it was saved with another level or other bets."""
+        for what, mine in (("alpha", str(self.alpha)), ("betting", self.betting)):
+            if state[what] != mine:
+                raise ValueError(f"state: got {what} {state[what]!r}; need {mine!r}; because capital and alarm of one are not the other's")
         self.restart([float(value) for value, count in state["history"] for _ in range(count)])
         self._bets.load_state_dict(state["bets"])
         self._alarm = bool(state["alarm"])
+
+
+def _p_value(p: float) -> float:
+    if not 0 <= p <= 1:
+        raise ValueError(f"p: got {p}; need a number in [0, 1]; because the capital is a martingale for p-values")
+    return float(p)
 
 
 def _p_values(pairs: list[tuple[float, float]], history: list[float]) -> NDArray[np.float64]:
@@ -251,14 +260,14 @@ def _p_values(pairs: list[tuple[float, float]], history: list[float]) -> NDArray
 
 
 def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    numbers = np.asarray(values, np.float64)
+    numbers = as_floats(name, values)
     if numbers.ndim != 1 or np.isnan(numbers).any():
         raise ValueError(f"{name}: got shape {numbers.shape}; need one dimension without NaN; because NaN has no rank")
     return numbers
 
 
 def _checked(scores: ArrayLike, u: ArrayLike) -> list[tuple[float, float]]:
-    values, coins = _numbers("scores", scores), np.asarray(u, np.float64)
+    values, coins = _numbers("scores", scores), as_floats("u", u)
     if coins.shape != values.shape or not bool(np.all((coins >= 0) & (coins <= 1))):
         raise ValueError(f"u: got shape {coins.shape}; need {values.shape} with values in [0, 1]; because each score has one coin")
     return list(zip(values.tolist(), coins.tolist(), strict=True))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .keys import uniforms
-from .level import Level, as_level, conformal_rank, min_calibration_size
+from .level import Level, as_level, conformal_rank, exact, min_calibration_size
 from .outcomes import Outcomes
 from .policy import RolloutPolicy
 from .quantile import conformal_quantile
@@ -117,7 +117,7 @@ class NestedRollout(RolloutPolicy):
         self.grid = check_grid(grid)
         self.k_max = self.grid[-1]
         self.seed = int(seed)
-        self.shares = tuple(Fraction(1) if share in (1, "1") else as_level(share, "shares") for share in shares)
+        self.shares = tuple(Fraction(1) if exact(share) == 1 else as_level(share, "shares") for share in shares)
         if len(self.shares) != len(self.grid) or any(a < b for a, b in pairwise(self.shares)):
             raise ValueError(f"shares: got {list(shares)}; need {len(self.grid)} that do not increase; because the sets are nested")
 

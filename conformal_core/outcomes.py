@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .checks import as_ids, int64_codes
+
 __all__ = ["NOT_DRAWN", "UNPARSABLE", "Outcomes"]
 
 #: Answer code of a response whose answer could not be parsed: it carries no mass but stays in the denominator.
@@ -47,7 +49,11 @@ class Outcomes:
     Raises
     ------
     ValueError
-        If shapes disagree, ``drawn`` leaves ``[0, width]``, or a code is below ``-2``.
+        If shapes disagree, ``drawn`` leaves ``[0, width]``, or a code is below ``-2`` or above ``2**63 - 1``.
+
+    Notes
+    -----
+    Arrays are kept as given where their type allows, not copied: changing them afterwards changes the outcomes.
 
     Examples
     --------
@@ -65,11 +71,9 @@ class Outcomes:
     step: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("prompt_ids", "drawn"):
-            value = getattr(self, name)
-            if value is not None and np.asarray(value).size and np.asarray(value).dtype.kind not in "iu":
-                raise ValueError(f"{name}: got {np.asarray(value).dtype}; need integers; because they are ids and counts")
-        ids = np.asarray(self.prompt_ids, dtype=np.uint64)
+        if self.drawn is not None and np.asarray(self.drawn).size and np.asarray(self.drawn).dtype.kind not in "iu":
+            raise ValueError(f"drawn: got {np.asarray(self.drawn).dtype}; need integers; because they are counts")
+        ids = as_ids("prompt_ids", self.prompt_ids)
         passes = np.asarray(self.passes)
         object.__setattr__(self, "step", int(self.step))
         if passes.ndim != 2 or passes.dtype != np.bool_:
@@ -91,16 +95,8 @@ class Outcomes:
         object.__setattr__(self, "passes", passes)
         object.__setattr__(self, "drawn", drawn)
         for name, shape in (("codes", (n, width)), ("gold", (n,))):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            value = np.asarray(value)
-            if value.shape != shape or value.dtype.kind not in "iu" or (value.size and value.min() < NOT_DRAWN):
-                raise ValueError(
-                    f"{name}: got {value.dtype} of shape {value.shape}; need integers >= {NOT_DRAWN} of shape {shape}; "
-                    "because answers enter as integer codes (see encode_answers)"
-                )
-            object.__setattr__(self, name, value.astype(np.int64, copy=False))
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, int64_codes(name, getattr(self, name), shape, least=NOT_DRAWN))
 
     @property
     def n(self) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .checks import as_floats
+
 __all__ = ["plain_p_values", "smoothed_p_values"]
 
 
@@ -82,7 +84,11 @@ def smoothed_p_values(calibration: ArrayLike, test: ArrayLike, u: ArrayLike) -> 
     [0.5]
     """
     ordered, s = _checked(calibration, test)
-    coin = np.asarray(u, dtype=np.float64)
+    coin = as_floats("u", u)
+    try:
+        np.broadcast_shapes(coin.shape, s.shape)
+    except ValueError:
+        raise ValueError(f"u: got shape {coin.shape}; need one that fits {s.shape}; because each test point has one number") from None
     if not bool(np.all((coin >= 0) & (coin <= 1))):
         raise ValueError("u: got values outside [0, 1] or NaN; need numbers in [0, 1]; because they smooth between two ranks")
     right = np.searchsorted(ordered, s, side="right")
@@ -91,8 +97,7 @@ def smoothed_p_values(calibration: ArrayLike, test: ArrayLike, u: ArrayLike) -> 
 
 
 def _checked(calibration: ArrayLike, test: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    cal = np.asarray(calibration, dtype=np.float64)
-    s = np.asarray(test, dtype=np.float64)
+    cal, s = as_floats("calibration", calibration), as_floats("test", test)
     if cal.ndim != 1:
         raise ValueError(f"calibration: got shape {cal.shape}; need one dimension; because it is one sample of scores")
     for name, value in (("calibration", cal), ("test", s)):

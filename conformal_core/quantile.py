@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .checks import as_floats
 from .level import Level, as_level, conformal_rank, min_calibration_size
 
 __all__ = ["ConformalQuantile", "conformal_quantile", "weighted_quantile"]
@@ -181,16 +182,13 @@ def weighted_quantile(scores: ArrayLike, weights: Sequence[Any] | NDArray[Any], 
     """
     s = _scores(scores)
     level = as_level(delta)
-    raw = np.asarray(weights).tolist()
-    if not isinstance(raw, list) or len(raw) != s.size:
-        raise ValueError(f"weights: got shape {np.shape(weights)}; need ({s.size},); because every score has one weight")
-    try:
-        exact = [Fraction(w) for w in [*raw, test_weight.item() if isinstance(test_weight, np.generic) else test_weight]]
-    except (ValueError, OverflowError, TypeError) as error:
-        raise ValueError("weights: got a value that is not finite; need finite numbers; because they are summed") from error
+    raw = np.asarray(weights, dtype=object)
+    if raw.shape != s.shape:
+        raise ValueError(f"weights: got shape {raw.shape}; need {s.shape}; because every score has one weight")
+    exact = [_as_written(w) for w in [*raw, test_weight]]
     if min(exact) < 0 or not any(exact):
         raise ValueError(
-            f"weights: got a minimum of {float(min(exact))} and a sum of {float(sum(exact))}; need none below 0 and a sum "
+            f"weights: got a minimum of {min(exact)} and a sum of {sum(exact)}; need none below 0 and a sum "
             "above 0; because they are likelihood ratios"
         )
     unit = math.lcm(*(w.denominator for w in exact))
@@ -224,8 +222,19 @@ def weighted_quantile(scores: ArrayLike, weights: Sequence[Any] | NDArray[Any], 
     )
 
 
+def _as_written(weight: Any) -> Fraction:
+    """A weight as an exact rational: floats at their binary value."""
+    value = weight.item() if isinstance(weight, np.ndarray) and weight.ndim == 0 else weight
+    if isinstance(value, (bool, np.bool_, np.integer)):
+        value = int(value)
+    try:
+        return Fraction(*(int(part) for part in value.as_integer_ratio()))
+    except (AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"weights: got {weight!r}; need finite numbers; because they are summed") from error
+
+
 def _scores(scores: ArrayLike) -> NDArray[np.float64]:
-    s = np.asarray(scores, dtype=np.float64)
+    s = as_floats("scores", scores)
     if s.ndim != 1:
         raise ValueError(f"scores: got shape {s.shape}; need one dimension; because there is one score per calibration point")
     if s.size == 0:

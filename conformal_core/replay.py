@@ -10,12 +10,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from .checks import int64_codes
 from .intervals import mean_interval, share_interval
 from .keys import uniforms
 from .level import Level, as_level
 from .outcomes import UNPARSABLE, Outcomes
 from .policy import RolloutPolicy
 from .replay_report import ReplayReport
+from .schedule import positive
 
 __all__ = ["ReplayReport", "replay"]
 
@@ -96,7 +98,7 @@ def replay(
     [0.008, 0.906]
     """
     confidence = as_level(level, "level")
-    full = policy.k_max if k_max is None else k_max
+    full = policy.k_max if k_max is None else positive("k_max", k_max)
     if full < policy.k_max:
         raise ValueError(f"k_max: got {full}; need at least {policy.k_max}; because the policy may draw that many")
     tally = _Tally(full)
@@ -172,11 +174,15 @@ def _stops(policy: RolloutPolicy, final: Outcomes, early: Bools) -> tuple[Bools,
     committed = getattr(policy, "committed", None)
     if committed is None or final.codes is None:
         return early, early & ~right
-    answer = np.asarray(committed(final))
+    answer = int64_codes("policy.committed", committed(final), (final.n,))
     named = answer != UNPARSABLE
     own = answer == final.gold if final.gold is not None else (final.passes & (final.codes == answer[:, None])).any(axis=1)
     stopped = early | named
     return stopped, stopped & ~np.where(named, own, right)
+
+
+#: Names of intervals that are not audited events.
+_REPORTED = ("mean_k", "savings", "savings_with_calibration", "wrong_stops", "lost_groups", "groups_with_variance")
 
 
 class _Tally:
@@ -193,7 +199,13 @@ class _Tally:
         self.mass_at = np.zeros(k_max + 1)  # gradient mass of a fixed budget
 
     def add(self, policy: RolloutPolicy, table: Outcomes, final: Outcomes) -> None:
-        kept = policy.keep(final) & final.live
+        kept = np.asarray(policy.keep(final))
+        if kept.shape != final.passes.shape or kept.dtype != np.bool_:
+            raise ValueError(
+                f"policy.keep: got {kept.dtype} of shape {kept.shape}; need bool of shape {final.passes.shape}; because it keeps or drops "
+                "each response"
+            )
+        kept = kept & final.live
         size, accepted = kept.sum(axis=1), (final.passes & kept).sum(axis=1)
         varied = (accepted > 0) & (accepted < size)
         early = (final.drawn > 0) & (final.drawn < policy.k_max)
@@ -220,6 +232,8 @@ class _Tally:
         }.items():
             self.counts[name] = self.counts.get(name, 0) + count
         for event, (hits, trials) in policy.audit(final).items():
+            if event in _REPORTED:
+                raise ValueError(f"policy.audit: got an event named {event!r}; need another name; because the report has an interval of it")
             before = self.audit.get(event, (0, 0))
             self.audit[event] = before[0] + int(hits), before[1] + int(trials)
 

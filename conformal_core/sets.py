@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .checks import int64_codes
 from .counts import answer_counts
 from .outcomes import UNPARSABLE
 from .score import Bools, Floats, Ints, budgets_within
@@ -65,13 +66,7 @@ class AnswerSets:
 
     def contains(self, answers: ArrayLike) -> Bools:
         """``(n,)`` whether the set of each prompt holds the given answer code; a negative code stands for an answer never sampled."""
-        codes = np.asarray(answers)
-        if codes.shape != self.unsampled.shape or (codes.size and codes.dtype.kind not in "iu"):
-            raise ValueError(
-                f"answers: got {codes.dtype} of shape {codes.shape}; need integers {self.unsampled.shape}; "
-                "because each prompt is asked about one answer"
-            )
-        wanted = codes.astype(np.int64)[:, None]
+        wanted = int64_codes("answers", answers, self.unsampled.shape)[:, None]
         here = (self.codes == wanted) & (wanted >= 0)
         return np.asarray(np.where(here.any(axis=1), (here & self.member).any(axis=1), self.unsampled))
 
@@ -223,9 +218,9 @@ def released_set(codes: ArrayLike, k: int, q: float, ties: ArrayLike) -> AnswerS
 
 def _counted(codes: ArrayLike, k: int, q: float) -> tuple[Ints, Ints, Ints]:
     """The first k codes, the count of each position's answer, and how many of the k hold a more frequent answer."""
-    table = np.asarray(codes)
-    if table.ndim != 2 or (table.size and table.dtype.kind not in "iu"):
-        raise ValueError(f"codes: got {table.dtype} of shape {table.shape}; need integers (n, width); because a row holds answer codes")
+    table = int64_codes("codes", codes)
+    if table.ndim != 2:
+        raise ValueError(f"codes: got shape {table.shape}; need (n, width); because a row holds answer codes")
     budgets_within((k,), table.shape[1])
     if np.isnan(q):
         raise ValueError("q: got NaN; need a number or +inf; because a set without a threshold is no set")
@@ -233,7 +228,7 @@ def _counted(codes: ArrayLike, k: int, q: float) -> tuple[Ints, Ints, Ints]:
     above = np.zeros_like(counts)
     for j in range(k):
         above += counts[:, j, None] > counts
-    return table[:, :k].astype(np.int64), counts, above
+    return table[:, :k], counts, above
 
 
 def _sets(table: Ints, member: Bools, everything: bool) -> AnswerSets:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from .auto_delta import _rational
+from .laws import probability_law
 from .level import Level, as_level
 
 __all__ = ["nonexchangeable_bound", "total_variation", "tv_shift_bound"]
@@ -110,7 +111,7 @@ def total_variation(p: Sequence[Fraction | int | str], q: Sequence[Fraction | in
     >>> total_variation(["1/2", "1/2"], ["1/4", "3/4"])
     Fraction(1, 4)
     """
-    laws = [[Fraction(x) for x in law] for law in (p, q)]
-    if len(laws[0]) != len(laws[1]) or any(min(law, default=Fraction(-1)) < 0 or sum(law) != 1 for law in laws):
-        raise ValueError("p, q: got two lists; need masses >= 0 that sum to 1, equally many; because they are laws on the same values")
+    laws = probability_law("p", p), probability_law("q", q)
+    if len(laws[0]) != len(laws[1]):
+        raise ValueError(f"q: got {len(laws[1])} masses; need {len(laws[0])}; because p and q are laws on the same values")
     return sum((abs(a - b) for a, b in zip(*laws, strict=True)), Fraction(0)) / 2

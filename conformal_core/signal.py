@@ -276,7 +276,7 @@ class SignalBudget(UntilMixed):
             "window": self.window,
             "seed": self.seed,
             "by_first_outcome": self.by_first_outcome,
-            "calibration": self.mode,
+            "calibration": [self.mode, self.n_calibration, self._schedule.every],
             "drift": [self._windows[0].drift, str(self._windows[0].recency), str(self._windows[0].level.gamma)],
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import prod
+from math import inf, prod
 
 __all__ = ["empty_probability", "singleton_probability"]
 
@@ -104,4 +104,7 @@ def _law(counts: Sequence[int], q: Fraction | int | str, k: int | None) -> tuple
     size = sum(counts) if k is None else k
     if any(c < 1 for c in counts) or sum(counts) > size:
         raise ValueError(f"counts: got {list(counts)} of {size} responses; need counts >= 1 summing to at most k; because they are sampled")
-    return Fraction(q), [(Fraction(sum(c for c in counts if c > own), size), Fraction(own, size)) for own in counts]
+    if q != q:
+        raise ValueError("q: got NaN; need a rational or +-inf; because it is a threshold")
+    threshold = Fraction(2 if q == inf else -1 if q == -inf else q)  # shares lie within [0, 1]
+    return threshold, [(Fraction(sum(c for c in counts if c > own), size), Fraction(own, size)) for own in counts]

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from .aci import AdaptiveLevel, adaptive_level
 from .auto_delta import _rational
+from .checks import as_floats
 from .level import Level, as_level, min_calibration_size
 from .quantile import conformal_quantile, weighted_quantile
 from .schedule import positive
@@ -87,6 +88,8 @@ class StreamWindow:
         self.level: AdaptiveLevel = adaptive_level(self.delta, gamma)
         self.scores: list[float] = []
         self.steps: list[int] = []
+        #: The last step seen, with scores or without: ages count from the one after it.
+        self.clock: int | None = None
         self._read()
 
     def _read(self) -> None:
@@ -94,7 +97,7 @@ class StreamWindow:
         if self.drift == "aci":
             self.threshold = inf if self.short else self.level.threshold(self.scores)
         elif self.drift == "recency" and self.scores:
-            now = self.steps[-1] + 1
+            now = (self.steps[-1] if self.clock is None else self.clock) + 1
             q = weighted_quantile(self.scores, [float(self.recency) ** (now - s) for s in self.steps], 1, self.delta)
             self.threshold, self.short = q.value, self.short or not q.attainable
         else:
@@ -109,38 +112,53 @@ class StreamWindow:
         """Append scores of one step; the oldest leave.
 
         ``in_force`` is the threshold under which that step was sampled (default: the present one), against which ``"aci"`` counts errors.
-        A step with an infinite threshold for want of scores is no evidence and moves no level.
+        A step with an infinite threshold for want of scores is no evidence and moves no level.  Call it at steps without scores too: the
+        scores held grow older.  ``ValueError`` for a NaN, or under ``"recency"`` for a step before the last one.
         """
-        new = [float(s) for s in np.asarray(scores, np.float64)]
-        if any(np.isnan(new)):
-            raise ValueError("scores: got NaN; need numbers or +inf; because a designated prompt is rolled until its score is known")
+        new = _known(scores)
         q = self.threshold if in_force is None else in_force
+        if np.isnan(q):
+            raise ValueError("in_force: got NaN; need a number or +-inf; because errors are counted against it")
+        if self.drift == "recency" and self.clock is not None and step < self.clock:
+            raise ValueError(
+                f"step: got {step} after {self.clock}; need one that is not earlier; because a score from the future would outweigh all"
+            )
         if self.drift == "aci" and new and not self.short:
             self.level = self.level.after(Fraction(sum(s > q for s in new), len(new)))
         self.scores = [*self.scores, *new][-self.size :]
         self.steps = [*self.steps, *[int(step)] * len(new)][-self.size :]
+        self.clock = int(step)
         self._read()
         if self.drift == "recency" and self.short and len(self.scores) == self.size:
             warnings.warn(
                 f"recency: got {self.recency}; need more, or more designated prompts per step; because the test point alone carries more "
-                f"than delta = {self.delta} of the weight of a full window, so no threshold is finite",
+                f"than delta = {self.delta} of the weight of the window, so no threshold is finite",
                 stacklevel=2,
             )
 
     def replace(self, scores: ArrayLike, step: int) -> None:
-        """Forget all scores and remember these (all of them, whatever ``size``)."""
-        self.scores = [float(s) for s in np.asarray(scores, np.float64)]
+        """Forget all scores and remember these (all of them, whatever ``size``); ``ValueError`` for a NaN."""
+        self.scores = _known(scores)
         self.steps = [int(step)] * len(self.scores)
+        self.clock = int(step)
         self._read()
 
     def state_dict(self) -> dict[str, Any]:
-        """Scores, steps and level."""
+        """Scores, steps, clock and level."""
         scores = [s if isfinite(s) else str(s) for s in self.scores]
-        return {"scores": scores, "steps": list(self.steps), "level": self.level.to_json()}
+        return {"scores": scores, "steps": list(self.steps), "clock": self.clock, "level": self.level.to_json()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of :meth:`state_dict`."""
         self.scores = [float(s) for s in state["scores"]]
         self.steps = [int(s) for s in state["steps"]]
+        self.clock = None if state["clock"] is None else int(state["clock"])
         self.level = AdaptiveLevel.from_json(state["level"])
         self._read()
+
+
+def _known(scores: ArrayLike) -> list[float]:
+    found = [float(s) for s in as_floats("scores", scores)]
+    if any(np.isnan(found)):
+        raise ValueError("scores: got NaN; need numbers or +inf; because a designated prompt is rolled until its score is known")
+    return found

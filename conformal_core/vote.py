@@ -39,6 +39,8 @@ class _Vote(StoppingPolicy):
         super().__init__(grid)
         if statistic not in get_args(VoteStatistic):
             raise ValueError(f"statistic: got {statistic!r}; need one of {get_args(VoteStatistic)}; because the knob is on its scale")
+        if lam != lam:
+            raise ValueError("lam: got NaN; need a number or +-inf; because no statistic would ever exceed it")
         self.statistic: VoteStatistic = statistic
         self.lam = lam
 
@@ -189,7 +191,8 @@ class ConformalVote(_Vote):
         return {} if self.rule is None else {"delta": float(self.delta), "lambda": self.lam}
 
     def _config(self) -> dict[str, Any]:
-        return {"grid": list(self.grid), "delta": str(self.delta), "loss": self.loss, "statistic": self.statistic}
+        mine = {"grid": list(self.grid), "delta": str(self.delta), "loss": self.loss, "statistic": self.statistic}
+        return mine | {"n_calibration": self.n_calibration, "recalibrate_every": self._schedule.every}
 
     def state_dict(self) -> dict[str, Any]:
         """Clock and rule."""

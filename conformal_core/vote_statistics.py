@@ -140,7 +140,8 @@ def _lead(votes: Votes, k: int, k_max: int) -> NDArray[np.float64]:
     table = _overtaken(k, k_max)
     c1 = votes.first[:, None]
     rival = (votes.counts > 0) & (votes.counts < c1)  # an answer of c votes fills c positions, so each counts 1/c
-    expected = np.where(rival, table[c1, votes.counts] / np.maximum(votes.counts, 1), 0.0).sum(axis=1) + table[votes.first, 0]
+    # added column by column: numpy sums a row in another order when it stands alone, and a last digit decides a stop
+    expected = sum(np.where(rival, table[c1, votes.counts] / np.maximum(votes.counts, 1), 0.0).T, start=table[votes.first, 0])
     return np.asarray(-np.log(np.maximum(expected, np.finfo(np.float64).tiny)))
 
 

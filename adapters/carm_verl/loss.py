@@ -94,9 +94,7 @@ class MaskedPolicyLoss:
                 "shows that old_log_probs are the sampler's"
             )
         if settings.loss_mode != self.name:
-            raise ValueError(
-                f"policy_loss.loss_mode: got {settings.loss_mode!r}; need {self.name!r}; because another loss was configured"
-            )
+            raise ValueError(f"policy_loss.loss_mode: got {settings.loss_mode!r}; need {self.name!r}; because another loss was configured")
         return settings
 
 

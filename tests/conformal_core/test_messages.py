@@ -28,13 +28,13 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
     (lambda: weighted_quantile([1, 2], [1], 1, "0.1"), "weights: got shape (1,); need (2,)"),
     (
         lambda: weighted_quantile([1, 2], [2, -0.5], 1, "0.1"),
-        "weights: got a minimum of -0.5 and a sum of 2.5; need none below 0 and a sum above 0",
+        "weights: got a minimum of -1/2 and a sum of 5/2; need none below 0 and a sum above 0",
     ),
     (
         lambda: weighted_quantile([1, 2], [0, 0], 0, "0.1"),
-        "weights: got a minimum of 0.0 and a sum of 0.0; need none below 0 and a sum above 0",
+        "weights: got a minimum of 0 and a sum of 0; need none below 0 and a sum above 0",
     ),
-    (lambda: weighted_quantile([1, 2], [1, nan], 0, "0.1"), "weights: got a value that is not finite; need finite numbers"),
+    (lambda: weighted_quantile([1, 2], [1, nan], 0, "0.1"), "weights: got nan; need finite numbers"),
     (lambda: max_rank([1.0, 2.0], "0.1"), "scores: got shape (2,); need (n, M), n and M >= 1"),
     (
         lambda: max_rank([[1, 2], [nan, 1], [1, 1], [nan, nan], [1, nan], [nan, 1], [1, nan], [nan, 1]], "0.1"),
@@ -83,7 +83,7 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
         lambda: risk_control(table(codes=CODES, gold=GOLD, drawn=np.array([4, 3])), (2, 4), "0.1"),
         "outcomes.drawn: got a minimum of 3; need 4 responses for each prompt",
     ),
-    (lambda: margin_stop(table(codes=CODES), 2, Fraction(-1, 2)), "lam: got -1/2; need a number >= 0"),
+    (lambda: margin_stop(table(codes=CODES), 2, Fraction(-1, 2)), "lam: got -1/2; need a finite number >= 0"),
     (lambda: randomized_set(CODES, 2, 0.5, [0.5]), "u: got shape (1,); need (2,) or (2, 2) with values in [0, 1]"),
     (lambda: randomized_set(CODES, 2, 0.5, [0.5, -0.5]), "u: got shape (2,); need (2,) or (2, 2) with values in [0, 1]"),
     (lambda: lead(CODES, 2, "share"), "statistic: got 'share'; need one of ('top_share', 'margin')"),

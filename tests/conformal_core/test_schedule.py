@@ -111,7 +111,7 @@ def test_a_p_value_of_zero_is_survived():
         (lambda: online_p_values([1.0], [0.5, 0.5]), "u: got shape"),
         (lambda: online_p_values([np.nan], [0.5]), "scores: got shape"),
         (lambda: DriftMonitor().restart([[1.0]]), "history: got shape"),
-        (lambda: DriftMonitor().load_state_dict(DriftMonitor(betting="power").state_dict()), "state: got bets 'power'"),
+        (lambda: DriftMonitor().load_state_dict(DriftMonitor(betting="power").state_dict()), "state: got betting 'power'"),
     ],
 )
 def test_refusals(call, message):
