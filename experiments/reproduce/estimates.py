@@ -23,7 +23,7 @@ def of(records: Sequence[Record], variant: str, source: str | None = None) -> li
 
 
 def over_runs(values: Sequence[float], unit: str = "%", scale: float = 100.0, what: str = "") -> Estimate:
-    """Mean over runs with a 95% Student interval, none for a single run."""
+    """Mean over runs with a 95% Student interval, none for a single run; of shares (``"%"``) the part of it between 0 and 100."""
     values = [scale * v for v in values if math.isfinite(v)]
     if not values:
         return Estimate(math.nan, how="not measured", unit=unit)
@@ -31,6 +31,8 @@ def over_runs(values: Sequence[float], unit: str = "%", scale: float = 100.0, wh
     how = f"95% Student, {len(values)} runs" if len(values) > 1 else "one run"
     if len(values) == 1:
         low = high = math.nan
+    elif unit == "%":
+        low, high = max(low, 0.0), min(high, 100.0)
     return Estimate(mean, low, high, f"{how}{what}", unit)
 
 
