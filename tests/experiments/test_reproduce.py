@@ -286,9 +286,7 @@ def test_a_paper_run_is_read_from_its_command(monkeypatch, tmp_path):
 
 
 def test_an_interval_of_shares_stays_between_nothing_and_all():
-    from experiments.reproduce.estimates import over_runs
-
-    wide = over_runs([0.1, 0.6])
+    wide = estimates.over_runs([0.1, 0.6])
     assert (wide.low, wide.high) == (0.0, 100.0) and wide.value == pytest.approx(35)
-    gain = over_runs([0.1, 0.6], "points")
+    gain = estimates.over_runs([0.1, 0.6], "points")
     assert gain.low < 0 and gain.high > 100
