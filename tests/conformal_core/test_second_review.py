@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import conformal_core as c
-from conformal_core.checks import as_ids, generator
+from conformal_core.checks import as_ids, generator, int64_codes
 from conformal_core.level import exact, log_of
 from conformal_core.vote_statistics import VoteStatistic
 
@@ -335,3 +335,32 @@ def test_a_state_is_refused_by_a_policy_with_other_arguments(make: Any, other: d
     make(**mine).load_state_dict(state)
     with pytest.raises(ValueError, match=r"^state: got .*; need .*; because "):
         make(**other).load_state_dict(state)
+
+
+@pytest.mark.parametrize("gamma", [0, 0.0, -0.0, -1e-9, -0.5, "0", "x", nan])
+def test_a_step_that_is_none_is_not_said_to_be_rounded(gamma: Any) -> None:
+    with pytest.raises(ValueError, match=r"^gamma: got .*; because it is the step by which the level moves$"):
+        c.adaptive_level("0.1", gamma)
+
+
+@pytest.mark.parametrize("delta", [0, 0.0, -0.0, -1e-9, 1, 1.0, 1.0000001, "0", "x", nan])
+def test_a_level_that_is_none_is_not_said_to_be_rounded(delta: Any) -> None:
+    with pytest.raises(ValueError, match=r"^delta: got .*; because it is an error rate$"):
+        c.as_level(delta)
+
+
+@pytest.mark.parametrize(("a", "b"), [("x", 1), (1, "x"), (nan, 1), (1, nan), (0, 1), (1, 0), (-1, 1)])
+def test_a_beta_law_has_two_positive_numbers(a: Any, b: Any) -> None:
+    with pytest.raises(ValueError, match=r"^j, a, b: got .*; need .*; because "):
+        c.first_success_cdf(1, a, b)
+
+
+def test_the_largest_code_of_every_type() -> None:
+    for top in (1, 126, 2**62, 2**62 + 1, 2**63 - 1):
+        assert int64_codes("codes", np.array([[top]], np.uint64)).tolist() == [[top]]
+    with pytest.raises(ValueError, match=r"need integers >= -2 below 2\*\*63 of shape \(1, 1\)"):
+        int64_codes("codes", np.array([[2**63]], np.uint64), (1, 1), least=-2)
+    assert int64_codes("codes", np.zeros((0, 4))).shape == (0, 4)
+    for odd in (np.array([[0.0]]), np.zeros((1, 2)), np.array([["0"]])):
+        with pytest.raises(ValueError, match=r"^codes: got .*; need integers; because "):
+            int64_codes("codes", odd)
