@@ -1,6 +1,7 @@
 """``python -m experiments train``: one training run from a configuration, on one GPU, several, or the CPU.
 
 Several GPUs: ``torchrun --nproc_per_node 4 -m experiments train --config NAME``; the prompts of a step must divide by the processes.
+Training, and the measurement of ``--report``, are shared out; the first process alone opens the sealed test and writes the results.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 import json
 import math
 import os
+import tempfile
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import configs
 from .configs import Experiment
-from .tasks import Example, SealedTest, Splits, load, split, task
+from .tasks import Example, SealedTest, Splits, checks, load, split, task
 from .tasks.prompts import columns
+from .tasks.sealed import report_name
 
 if TYPE_CHECKING:
     from conformal_core import RolloutPolicy
@@ -34,6 +37,8 @@ _SMALL_TASKS = {
     "program": "small_functions",
 }
 _SMALL_GRID = (2, 4, 8)
+#: Record of who opened the sealed tests, in the folder of the results.
+RECORD = "sealed-test.jsonl"
 
 
 @dataclass(frozen=True)
@@ -155,17 +160,23 @@ def policy(experiment: Experiment, has_answers: bool) -> RolloutPolicy:
     )
 
 
+def _rows(experiment: Experiment, world: int) -> int:
+    """Rows that a process trains on in an optimizer step."""
+    u, k = experiment.update, experiment.budget.grid[-1]
+    if u.prompts % world or (u.mini_batch or u.prompts) * k % world:
+        raise ValueError(
+            f"update.prompts: got {u.prompts} on {world} processes; need a multiple of {world}; because a group lies on one process"
+        )
+    return (u.mini_batch or u.prompts) * k // world
+
+
 def arguments(experiment: Experiment, out: Path, max_steps: int | None, *, cpu: bool, world: int, seed: int) -> dict[str, Any]:
     """Arguments of ``CGRPOConfig``.
 
     A rollout batch is ``prompts`` groups of ``K_max``; an optimizer step takes ``mini_batch`` of them, in micro-batches on every process.
     """
     u, k = experiment.update, experiment.budget.grid[-1]
-    if u.prompts % world or (u.mini_batch or u.prompts) * k % world:
-        raise ValueError(
-            f"update.prompts: got {u.prompts} on {world} processes; need a multiple of {world}; because a group lies on one process"
-        )
-    rows = (u.mini_batch or u.prompts) * k // world
+    rows = _rows(experiment, world)
     micro = math.gcd(u.micro_batch, rows)
     preset = dict(objective="cgrpo", degenerate_tokens=5, kl_on_pruned=u.beta > 0, adam_beta2=0.95, weight_decay=0.01, max_grad_norm=0.5)
     if experiment.model.id in ("embedded", "smollm2"):
@@ -219,27 +230,44 @@ def train(
     """Train, write ``run.json`` under ``out``, and return its contents.
 
     ``report`` opens the sealed tests once under that name after training, the data set's own test split and the further tasks of
-    ``evaluation``, and measures the trained model on them.
+    ``evaluation``, and measures the trained model on them.  Whether it may is looked up before training, and what training gave is
+    written before the first test is opened.
+
+    Under torchrun every process returns the same; prompts of the measurement are shared out, so that their responses depend on the
+    number of processes.
+
+    Raises
+    ------
+    ValueError : for what cannot work, before torch is imported; only where someone else opens the test during training, after it.
     """
+    _check_run(max_steps, max_seconds, seed)
+    name = None if report is None else report_name(report)
     kind = task(experiment.data.task).kind
     check = verifier(kind, runner, experiment.data.max_tests)  # refuses before anything is loaded where code cannot be isolated
+    rule = policy(experiment, check.answer is not None)
+    world, main_process = int(os.environ.get("WORLD_SIZE", "1")), os.environ.get("RANK", "0") == "0"
+    _rows(experiment, world)
+
+    from . import models
+
+    models.check(experiment.model.id)
     parts = examples(experiment)
-    tests = _tests(experiment, parts) if report is not None else {}
+    sealed = {} if name is None else {n: SealedTest(rows, out / RECORD) for n, rows in _tests(experiment, parts).items()}
+    if main_process:
+        _check_folder(out)
+        for test in sealed.values():
+            test.check(name or "")
 
     import torch
     import transformers
 
     from conformal_trl import CGRPOConfig, CGRPOTrainer
 
-    from . import models
-
     cpu = not torch.cuda.is_available()
     named = experiment.model.id in ("embedded", "smollm2")
-    models.check(experiment.model.id)
-    options = arguments(experiment, out, max_steps, cpu=cpu, world=int(os.environ.get("WORLD_SIZE", "1")), seed=seed)
+    options = arguments(experiment, out, max_steps, cpu=cpu, world=world, seed=seed)
     if not named:
         options["model_init_kwargs"] = {"dtype": "float32" if cpu else "bfloat16"}
-    rule = policy(experiment, check.answer is not None)
     config = CGRPOConfig(**options, max_seconds=max_seconds)
     transformers.set_seed(seed)
     model, tokenizer = models.load(experiment.model.id) if named else (experiment.model.id, None)
@@ -255,6 +283,10 @@ def train(
         gold_column=None if check.answer is None else "gold",
         peft_config=_lora(experiment.model.lora),
     )
+    if name is not None and (trainer.is_fsdp_enabled or transformers.integrations.deepspeed.is_deepspeed_zero3_enabled()):
+        raise ValueError(
+            f"report: got {name!r} under FSDP or ZeRO-3; need a run without; because every process measures with the whole model on its own"
+        )
     trainer.train()
     result: dict[str, Any] = {
         "experiment": _table(experiment),
@@ -265,18 +297,59 @@ def train(
         "totals": trainer.ledger.totals(),
         "log": trainer.state.log_history,
     }
-    if report is not None:
-        result["test"] = {}
-        for name, rows in tests.items():
-            opened = SealedTest(rows, out / "sealed-test.jsonl").open(report)
-            cap = experiment.data.max_tests if name.startswith("taco") else None
-            judge = check if name == experiment.data.task else verifier(task(name).kind, runner, cap)
-            measured = measure(trainer.model, trainer.processing_class, experiment, name, opened, judge, seed=seed + 1)
-            result["test"][name] = json.loads(measured.to_json())
-    if trainer.accelerator.is_main_process:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "run.json").write_text(json.dumps(result, indent=1, default=str))
+    if main_process:
+        _write(result, out)
+    for tested, test in sealed.items():
+        opened = _opened(test, name or "", main_process)
+        cap = experiment.data.max_tests if tested.startswith("taco") else None
+        judge = check if tested == experiment.data.task else verifier(task(tested).kind, runner, cap)
+        measured = measure(trainer.model, trainer.processing_class, experiment, tested, opened, judge, seed=seed + 1)
+        result.setdefault("test", {})[tested] = json.loads(measured.to_json())
+        if main_process:
+            _write(result, out)
     return result
+
+
+def _check_run(max_steps: int | None, max_seconds: float | None, seed: int) -> None:
+    if max_steps is not None:
+        checks.whole("max_steps", max_steps, 1, "it limits training")
+    if max_seconds is not None and not 0 < max_seconds < math.inf:
+        raise ValueError(f"max_seconds: got {max_seconds}; need a finite number > 0; because it limits training")
+    checks.seed("seed", seed)
+
+
+def _check_folder(out: Path) -> None:
+    """Make the folder of the results, and a file in it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"out: got {str(out)!r}; need a folder that can be written to; because the results go there ({reason})") from None
+
+
+def _write(result: dict[str, Any], out: Path) -> None:
+    """``run.json``, whole or not at all."""
+    part = out / "run.json.part"
+    part.write_text(json.dumps(result, indent=1, default=str), encoding="utf-8")
+    part.replace(out / "run.json")
+
+
+def _opened(test: SealedTest, report: str, main_process: bool) -> list[Example]:
+    """The examples on every process, of which the main one opens the test; its refusal is everyone's."""
+    from accelerate.utils import broadcast_object_list
+
+    verdict: list[Any] = [None]
+    if main_process:
+        try:
+            verdict = [test.open(report)]
+        except ValueError as error:
+            verdict = [str(error)]
+    (found,) = broadcast_object_list(verdict)
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
 
 
 def _tests(experiment: Experiment, parts: Splits) -> dict[str, list[Example]]:
@@ -291,15 +364,24 @@ def _tests(experiment: Experiment, parts: Splits) -> dict[str, list[Example]]:
 def measure(
     model: Any, tokenizer: Any, experiment: Experiment, name: str, rows: Sequence[Example], check: Verifier, seed: int = 0
 ) -> Measured:
-    """`evaluate.statistics` of the model on ``rows`` of the task ``name``, sampled as the configuration says."""
+    """`evaluate.statistics` of the model on ``rows`` of the task ``name``, sampled as the configuration says.
+
+    Several processes take every so many-th row each, with seeds of their own, and all return the statistics of all rows.
+    """
     import numpy as np
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
 
     from conformal_core import encode_answers
 
     from .evaluate import sample_texts, statistics
 
-    chosen, e = task(name), experiment.evaluation
-    prompts = columns(chosen, list(rows), chat=experiment.model.chat)["prompt"]
+    chosen, e, state, shared = task(name), experiment.evaluation, PartialState(), seed
+    places = list(range(state.process_index, len(rows), state.num_processes))
+    mine = [rows[i] for i in places]
+    if state.process_index:
+        seed = int(np.random.SeedSequence([seed, state.process_index]).generate_state(1)[0])
+    prompts = columns(chosen, mine, chat=experiment.model.chat)["prompt"]
     if experiment.model.chat:
         prompts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
     texts = sample_texts(
@@ -307,12 +389,16 @@ def measure(
         top_p=e.top_p, top_k=e.top_k,
     )  # fmt: skip
     flat = [text for group in texts for text in group]
-    scores = check.reward(completions=flat, answer=[r.answer for r in rows for _ in range(e.samples)])
-    passes = (np.asarray(scores, dtype=float) > 0).reshape(len(rows), e.samples)
-    if check.answer is None:
+    scores = check.reward(completions=flat, answer=[r.answer for r in mine for _ in range(e.samples)]) if mine else []
+    passed = (np.asarray(scores, dtype=float) > 0).reshape(len(mine), e.samples).tolist()
+    read = check.answer
+    answers = [None if read is None else [read(text) for text in group] for group in texts]
+    judged = sorted(gather_object(list(zip(places, passed, answers, strict=True))), key=lambda row: row[0])
+    passes = np.array([row[1] for row in judged], dtype=bool)
+    if read is None:
         return statistics(passes, e.k)
-    codes, gold = encode_answers([[check.answer(text) for text in group] for group in texts], [check.gold(r.answer) for r in rows])
-    return statistics(passes, e.k, codes, gold, seed=seed)
+    codes, gold = encode_answers([row[2] for row in judged], [check.gold(r.answer) for r in rows])
+    return statistics(passes, e.k, codes, gold, seed=shared)
 
 
 def _dataset(experiment: Experiment, rows: Sequence[Example], check: Verifier) -> Any:
@@ -370,14 +456,15 @@ def main(args: argparse.Namespace) -> None:
     elif args.model is not None:
         experiment = replace(experiment, model=replace(experiment.model, id=args.model))
     experiment = override(experiment, args.set)
-    for name in ("max_steps", "max_seconds"):
-        value = getattr(args, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{name}: got {value}; need a number > 0; because it limits training")
     runner = _runner(args.sandbox) if task(experiment.data.task).kind in ("function", "program") else None
+    if args.out is not None and not args.out.strip():
+        raise ValueError(f"out: got {args.out!r}; need a folder; because the results go there (default: runs/NAME)")
     out = Path(args.out or f"runs/{experiment.name}")
     result = train(
         experiment, out, max_steps=args.max_steps, max_seconds=args.max_seconds, seed=args.seed, report=args.report, runner=runner
     )
+    from accelerate import PartialState
+
+    PartialState().destroy_process_group()
     if int(os.environ.get("RANK", "0")) == 0:
         print(f"{result['steps']} steps, {result['totals']}\n{out / 'run.json'}")

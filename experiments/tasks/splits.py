@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from typing import NamedTuple
 
 import numpy as np
 
+from . import checks
 from .rows import Example
 
-__all__ = ["Splits", "split"]
+__all__ = ["Splits", "distinct", "split"]
 
 
 class Splits(NamedTuple):
@@ -18,6 +20,25 @@ class Splits(NamedTuple):
     calibration: list[Example]
     train: list[Example]
     test: list[Example]
+
+
+def distinct(examples: Iterable[Example]) -> tuple[dict[str, Example], dict[str, tuple[str, str]]]:
+    """One example per question by key, in the order of first occurrence, and two answers of every question that has several.
+
+    Of rows that differ in white space, case or identifier only, the alphabetically first stands for all: which rows there are decides, not
+    their order.  A question with two answers has no gold answer, so it is not among the examples.
+
+    >>> kept, disputed = distinct([Example("A?", "1"), Example("a? ", "1"), Example("B?", "1"), Example("B?", "2")])
+    >>> list(kept.values()), list(disputed.values())
+    ([Example(question='A?', answer='1', starter='', source_id='')], [('1', '2')])
+    """
+    groups: dict[str, list[Example]] = {}
+    for e in examples:
+        groups.setdefault(e.key, []).append(e)
+    answers = {key: sorted({e.answer for e in group}) for key, group in groups.items()}
+    disputed = {key: (found[0], found[1]) for key, found in answers.items() if len(found) > 1}
+    kept = {key: min(group, key=astuple) for key, group in groups.items() if key not in disputed}
+    return kept, disputed
 
 
 def split(examples: Sequence[Example], n_calibration: int, n_train: int, n_test: int, seed: int = 0) -> Splits:
@@ -29,7 +50,7 @@ def split(examples: Sequence[Example], n_calibration: int, n_train: int, n_test:
 
     Raises
     ------
-    ValueError : a negative size, or more than there is, with what fits.
+    ValueError : a negative size, more than there is, with what fits, or a question with two answers.
 
     >>> data = [Example(f"{i} + 1 =", str(i + 1)) for i in range(10)]
     >>> [len(part) for part in split(data, 2, 5, 3)]
@@ -41,9 +62,16 @@ def split(examples: Sequence[Example], n_calibration: int, n_train: int, n_test:
     """
     sizes = {"n_calibration": n_calibration, "n_train": n_train, "n_test": n_test}
     for name, value in sizes.items():
-        if value < 0:
-            raise ValueError(f"{name}: got {value}; need an integer >= 0; because it counts examples")
-    unique = {e.key: e for e in examples}
+        checks.whole(name, value, 0, "it counts examples")
+    checks.seed("seed", seed)
+    unique, disputed = distinct(examples)
+    if disputed:
+        key, (one, other) = next(iter(disputed.items()))
+        question = next(e.question for e in examples if e.key == key)
+        raise ValueError(
+            f"examples: got {question[:60]!r} with the answers {one[:40]!r} and {other[:40]!r}; need one answer to a question; because the "
+            "split would depend on which row comes first"
+        )
     total = sum(sizes.values())
     if total > len(unique):
         c, t = (n * len(unique) // total for n in (n_calibration, n_test))
