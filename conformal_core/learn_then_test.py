@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isclose, log, log1p
-from sys import float_info
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -139,9 +138,11 @@ def learn_then_test(
     """
     grid = check_grid(grid)
     level, unlucky = as_level(delta), as_level(gamma, "gamma")
-    for name, number in (("delta", level), ("gamma", unlucky)):
-        if float(number) < float_info.min:
-            raise ValueError(f"{name}: got {number}; need at least {float_info.min}; because binomial p-values are floating-point numbers")
+    for name, number, least in (("delta", level, Fraction(1, 10**6)), ("gamma", unlucky, Fraction(1, 10**300))):
+        if number < least:
+            raise ValueError(
+                f"{name}: got {number}; need at least {float(least):g}; because a smaller one takes millions of prompts to certify"
+            )
     if risk not in get_args(StopRisk):
         raise ValueError(f"risk: got {risk!r}; need one of {get_args(StopRisk)}; because that is what delta bounds")
     starts = default_starts(risk) if starts is None else starts

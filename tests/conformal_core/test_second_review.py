@@ -142,8 +142,6 @@ def test_logarithms_below_the_floats() -> None:
     assert log_of(Fraction(1, 10)) == log(0.1)
     monitor = c.DriftMonitor("1e-400")
     assert not monitor.observe(np.arange(50.0), np.full(50, 0.5))
-    with pytest.raises(ValueError, match=r"^delta: got .*; need at least .*; because "):
-        c.learn_then_test(c.Outcomes([1], np.ones((1, 2), bool), codes=np.zeros((1, 2), int), gold=[0]), (2,), "1e-400")
 
 
 @pytest.mark.parametrize("values", [1e-7, 0.9999999])
@@ -215,6 +213,23 @@ def test_the_p_value_of_a_capital_long_lost() -> None:
     monitor = c.DriftMonitor()
     monitor._bets._log = -1e6  # type: ignore[union-attr]
     assert monitor.p_bound() == 1.0
+
+
+def test_the_p_value_of_a_capital_that_grew() -> None:
+    monitor = c.DriftMonitor("1e-9")
+    monitor.restart(np.linspace(0, 1, 50))
+    monitor.observe(np.linspace(2, 3, 20), np.full(20, 0.5))
+    assert monitor.p_bound() == pytest.approx(np.exp(-monitor.log_capital), rel=1e-12) and monitor.log_capital > 1
+
+
+@pytest.mark.parametrize(("name", "least"), [("delta", Fraction(1, 10**6)), ("gamma", Fraction(1, 10**300))])
+def test_levels_that_nobody_can_certify(name: str, least: Fraction) -> None:
+    one = c.Outcomes([1], np.ones((1, 2), bool), codes=np.zeros((1, 2), int), gold=[0])
+    levels: dict[str, Any] = {"delta": "0.1", "gamma": "0.1"}
+    with pytest.warns(UserWarning, match="calibration prompts; need"):
+        assert not c.learn_then_test(one, (2,), **(levels | {name: least})).attainable
+    with pytest.raises(ValueError, match=rf"^{name}: got .*; need at least 1e-.*; because "):
+        c.learn_then_test(one, (2,), **(levels | {name: least * Fraction(10**9 - 1, 10**9)}))
 
 
 def test_nan_is_no_threshold() -> None:
