@@ -44,8 +44,8 @@ def main() -> None:
     try:
         _unshare()
         pid = os.fork()
-    except OSError as error:
-        _report({"setup": f"{error.strerror} ({error.filename or 'unshare'})"})
+    except (OSError, MemoryError) as error:
+        _report_setup(error, "unshare")
         return
     if pid:
         for fd in job["fds"]:
@@ -77,13 +77,13 @@ def _inside(job: dict[str, Any]) -> None:
     try:
         proc = _build_root(job)
         socket.sethostname("sandbox")
-    except OSError as error:
-        _report({"setup": f"{error.strerror} ({error.filename or 'mount'})"})
+        pipes = [os.pipe() for _ in range(3)]  # standard output, standard error, failure of the start
+        began = time.monotonic()
+        pid = os.fork()
+    except (OSError, MemoryError) as error:
+        _report_setup(error, "mount")
         return
     limits = job["limits"]
-    pipes = [os.pipe() for _ in range(3)]  # standard output, standard error, failure of the start
-    began = time.monotonic()
-    pid = os.fork()
     if pid == 0:
         _start(job, [end for _, end in pipes])
     for _, end in pipes:
@@ -95,6 +95,7 @@ def _inside(job: dict[str, Any]) -> None:
     if broken:
         _report({"setup": broken.decode(errors="replace")})
         return
+    os.write(1, b"started\n")
     result = _watch(pid, out, err, proc, limits, began)
     _report({**result, "seconds": time.monotonic() - began})
 
@@ -278,6 +279,11 @@ def _call(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
+
+
+def _report_setup(error: OSError | MemoryError, step: str) -> None:
+    reason = f"{error.strerror} ({error.filename or step})" if isinstance(error, OSError) else "no memory"
+    _report({"setup": reason})
 
 
 def _report(result: dict[str, Any]) -> None:

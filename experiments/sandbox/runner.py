@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import platform
+import select
 import subprocess
 import sys
 import sysconfig
@@ -28,7 +29,9 @@ __all__ = ["FunctionTests", "Job", "ProgramTests", "Sandbox", "SandboxUnavailabl
 _HERE = Path(__file__).parent
 _GRACE = 10.0
 _PAUSES = (0.2, 2.0)
+_DEFAULT_PACKAGES = ("numpy",)
 _SHOWN = 200
+_STARTED = b"started"
 
 
 class SandboxUnavailable(RuntimeError):
@@ -99,7 +102,7 @@ def _same_token(got: str, expected: str) -> bool:
 class Sandbox:
     """Runs programs in Linux namespaces of their own.
 
-    A program sees a read-only interpreter and a private ``/tmp``; no network, no ``/proc``, no shell, no other packages than asked for,
+    A program sees a read-only interpreter and a private ``/tmp``; no network, no ``/proc``, no shell, no other packages than named,
     no environment.  Its limits are those of `Limits`.  What it prints is all that leaves.
 
     **Verdicts cannot be forged.**  Expected outputs of program tests never enter the sandbox.  Tests of functions run in a second sandbox;
@@ -109,14 +112,16 @@ class Sandbox:
     Parameters
     ----------
     limits : limits of a program (of both sides, for function tests).
-    packages : import names a program may use beside the standard library, such as ("numpy",); installed here, they are bound read-only.
+    packages : import names a program may use beside the standard library; installed here, they are bound read-only.  Default NumPy,
+        which the prompts of EvalPlus and many solutions take for granted; () for none.  Tests may import whatever is installed here.
     isolation : "namespaces", or "unsafe": plain processes with resource limits, which reach files and network like you do.
     workers : programs at the same time in `check_all`; default the processors this process may use.
 
     Raises
     ------
     SandboxUnavailable : namespaces are not to be had here; there is no silent fallback.
-    ValueError : an unknown isolation, package or number of workers.
+    ValueError : an unknown isolation, package or number of workers; by `check`, tests that no program can pass, because they do not
+        compile or import what is not installed.
 
     Examples
     --------
@@ -129,7 +134,7 @@ class Sandbox:
         self,
         limits: Limits | None = None,
         *,
-        packages: Iterable[str] = (),
+        packages: Iterable[str] | None = None,
         isolation: str = "namespaces",
         workers: int | None = None,
     ) -> None:
@@ -140,6 +145,8 @@ class Sandbox:
             raise ValueError(f"workers: got {workers}; need at least 1; because programs must run somewhere")
         self.limits = limits or Limits()
         self.isolation, self.workers = isolation, workers
+        if packages is None:
+            packages = [name for name in _DEFAULT_PACKAGES if importlib.util.find_spec(name) is not None]
         self.packages = _package_folders(tuple(packages))
         if isolation == "unsafe":
             warnings.warn("isolation: 'unsafe' runs model-written code with your files, your network and your rights", stacklevel=2)
@@ -152,7 +159,7 @@ class Sandbox:
         """Run ``source`` as a main program with ``stdin`` on its standard input."""
         job = self._job({"source": source, "stdin": stdin}, _PROGRAM)
         with self._spawn(job) as process:
-            return self._collect(process, job)
+            return self._collect(process)
 
     def check(self, source: str, tests: FunctionTests | ProgramTests) -> Verdict:
         """Whether ``source`` passes ``tests``; a machine short of memory or processes is given two more chances to set up."""
@@ -188,24 +195,29 @@ class Sandbox:
         ends = [ask_read, reply_write, ask_write, reply_read]
         with contextlib.ExitStack() as stack:
             try:
-                candidate = stack.enter_context(
-                    self._spawn(self._job({"source": source, "candidate_side.py": _CANDIDATE, "plain.py": _PLAIN}, _SERVE, ends[:2]))
-                )
-                job = self._job({"tests": order, "tests_side.py": _TESTS, "plain.py": _PLAIN}, _JUDGE, ends[2:])
+                program = self._job({"source": source, **_CANDIDATE_SIDE}, _SERVE, ends[:2])
+                candidate = stack.enter_context(self._spawn(program))
+                job = self._job({"tests": order, **_TESTS_SIDE}, _JUDGE, ends[2:], trusted=True)
                 judge_process = stack.enter_context(self._spawn(job))
             finally:
                 for fd in ends:
                     os.close(fd)
-            run = self._collect(judge_process, job)
-            candidate.kill()
+            run = self._collect(judge_process)
+            self._must_have_started(candidate)
         seconds = time.monotonic() - began
         try:
             verdict = json.loads(run.stdout)
-            return Verdict(verdict["passed"] is True and run.ok, verdict["message"], verdict["calls"], seconds)
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             return Verdict(False, run.status if run.status != "finished" else f"the tests broke off: {run.stderr[-_SHOWN:]}", 0, seconds)
+        if "unusable" in verdict:
+            raise ValueError(
+                f"tests: got {verdict['unusable']}; need tests that compile and whose imports are installed here; because without "
+                f"them no program can pass"
+            )
+        return Verdict(verdict["passed"] is True and run.ok, verdict["message"], verdict["calls"], seconds)
 
-    def _job(self, files: dict[str, str], code: str, fds: Sequence[int] = ()) -> dict[str, Any]:
+    def _job(self, files: dict[str, str], code: str, fds: Sequence[int] = (), *, trusted: bool = False) -> dict[str, Any]:
+        """What the launcher needs to know; ``trusted`` code, the tests, sees every installed package."""
         files = {"stdin": "", **files}
         job = {"files": files, "code": code, "fds": list(fds), "limits": asdict(self.limits), "env": _environment()}
         job["parent"] = os.getpid()
@@ -213,7 +225,12 @@ class Sandbox:
             return job
         places, masks, links = _interpreter()
         packages = [(str(folder), f"/packages/{folder.name}") for folder in self.packages]
-        argv = [_executable(), "-I", "-B", "-c", f"import sys; sys.path.append('/packages'); {code}"]
+        path = ["/packages"]
+        if trusted:
+            for i, folder in enumerate(_installed()):
+                packages.append((folder, f"/installed/{i}"))
+                path.append(f"/installed/{i}")
+        argv = [_executable(), "-I", "-B", "-c", f"import sys; sys.path += {path}; {code}"]
         return job | {"argv": argv, "binds": [*places, *packages], "masks": masks, "links": links}
 
     @contextlib.contextmanager
@@ -235,19 +252,38 @@ class Sandbox:
             process.stdin = None
             yield process
 
-    def _collect(self, process: subprocess.Popen[bytes], job: dict[str, Any]) -> Run:
+    def _collect(self, process: subprocess.Popen[bytes]) -> Run:
         try:
             out, err = process.communicate(timeout=self.limits.wall + _GRACE)
         except subprocess.TimeoutExpired:
             return Run("wall-clock limit", None, "", "", self.limits.wall)
-        try:
-            result = json.loads(out)
-        except ValueError:
+        start, _, end = out.partition(b"\n")
+        _check_start(start, err)
+        if not end:
             return Run("sandbox ended", None, "", err.decode(errors="replace")[-_SHOWN:], 0.0)
-        if "setup" in result:
-            raise SandboxUnavailable(f"sandbox: got {result['setup']}; need namespaces, mounts and limits; because nothing runs without")
+        result = json.loads(end)
         texts = (base64.b64decode(result[name]).decode(errors="replace") for name in ("stdout", "stderr"))
         return Run(result["status"], result["exit_code"], *texts, result["seconds"])
+
+    def _must_have_started(self, process: subprocess.Popen[bytes]) -> None:
+        """A sandbox that never started says nothing about the program in it."""
+        assert process.stdout is not None and process.stderr is not None
+        ready = select.poll()
+        ready.register(process.stdout, select.POLLIN)
+        start = process.stdout.readline() if ready.poll(1000 * (self.limits.wall + _GRACE)) else b""
+        if start.strip() != _STARTED:
+            process.kill()
+            _check_start(start.strip(), process.stderr.read())
+
+
+def _check_start(line: bytes, errors: bytes) -> None:
+    if line == _STARTED:
+        return
+    try:
+        reason = json.loads(line)["setup"]
+    except ValueError:
+        reason = errors.decode(errors="replace").strip()[-_SHOWN:] or "no word from it"
+    raise SandboxUnavailable(f"sandbox: got {reason}; need namespaces, mounts and limits; because nothing runs without")
 
 
 def judge(run: Run, expected: str) -> str:
@@ -318,6 +354,11 @@ def _interpreter() -> tuple[list[tuple[str, str]], list[str], list[tuple[str, st
     return binds, masks, links
 
 
+def _installed() -> tuple[str, ...]:
+    """Folders of installed packages."""
+    return tuple(dict.fromkeys(path for name in ("purelib", "platlib") if os.path.isdir(path := sysconfig.get_path(name))))
+
+
 def _package_folders(names: tuple[str, ...]) -> tuple[Path, ...]:
     folders: list[Path] = []
     for name in names:
@@ -332,7 +373,10 @@ def _package_folders(names: tuple[str, ...]) -> tuple[Path, ...]:
 _PROGRAM = "import runpy; runpy.run_path('/box/source', run_name='__main__')"
 _SERVE = "import runpy; runpy.run_path('/box/candidate_side.py', run_name='__main__')"
 _JUDGE = "import runpy; runpy.run_path('/box/tests_side.py', run_name='__main__')"
-_CANDIDATE, _TESTS, _PLAIN = ((_HERE / name).read_text(encoding="utf-8") for name in ("candidate_side.py", "tests_side.py", "plain.py"))
+_CANDIDATE_SIDE, _TESTS_SIDE = (
+    {name: (_HERE / name).read_text(encoding="utf-8") for name in names}
+    for names in (("candidate_side.py", "plain.py"), ("tests_side.py", "plain.py", "names.py"))
+)
 _LAUNCH: dict[str, str] = {
     kind: f"import sys; sys.path.insert(0, {str(_HERE)!r}); import {module}; {module}.main()"
     for kind, module in (("namespaces", "jail"), ("unsafe", "unsafe"))

@@ -5,9 +5,9 @@ Copied in, never imported by the trainer.  Writes the verdict, one JSON object, 
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -15,8 +15,11 @@ from typing import Any
 
 _BOX = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, _BOX)
-plain = importlib.import_module("plain")
+plain, names = importlib.import_module("plain"), importlib.import_module("names")
 sys.path.pop(0)
+
+#: Marks exceptions that the program raised.
+_THEIRS = "_raised_by_the_program"
 
 #: Exceptions a candidate may raise inside a test under their own name.  Those that steer loops or processes are not among them.
 _PASSED_ON = {
@@ -57,7 +60,9 @@ class Link:
         self.answered += 1
         if "error" in answer:
             name, message = map(str, answer["error"])
-            raise _PASSED_ON.get(name, RuntimeError)(f"{name}: {message}")
+            error = _PASSED_ON.get(name, RuntimeError)(f"{name}: {message}")
+            setattr(error, _THEIRS, True)
+            raise error
         return answer
 
 
@@ -109,48 +114,49 @@ def _number(value: Any) -> int:
     raise TypeError(f"a test passed a {type(value).__name__}, which cannot cross as data")
 
 
-def free_names(source: str, known: set[str]) -> set[str]:
-    """Names that ``source`` reads and neither binds nor finds among ``known`` and the builtins."""
-    tree = ast.parse(source)
-    read, bound = set(), set(known) | set(dir(builtins))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            bound.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
-    return read - bound
-
-
 def main() -> None:
     verdict = os.dup(1)
     os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
     sys.set_int_max_str_digits(0)
-    with open(f"{_BOX}/tests", encoding="utf-8") as f:
+    with open(f"{_BOX}/tests", encoding="utf-8", errors="surrogatepass") as f:
         job = json.load(f)
-    with open(3, "w", encoding="utf-8") as requests, open(4, encoding="utf-8") as answers:
-        link = Link(requests, answers)
-        space: dict[str, Any] = {"__name__": "tests"}
-        message = ""
-        try:
-            exec(compile(job["prelude"], "prelude.py", "exec"), space)
-            for name in {*free_names(job["tests"], set(space)), *job["names"]}:
-                space[name] = Remote(link, {"name": name})
-            exec(compile(job["tests"], "tests.py", "exec"), space)
-        except BaseException as error:
-            message = f"{type(error).__name__}: {error}"[:500]
-        if not message and link.broken:
-            message = link.broken
-        if not message and not link.answered:
-            message = "the tests called nothing"
-    result = json.dumps({"passed": not message, "message": message, "calls": link.answered})
-    os.write(verdict, result.encode())
-    os._exit(0)
+    link = Link(os.fdopen(3, "w", encoding="utf-8"), os.fdopen(4, encoding="utf-8"))
+    result = _run(job, link)
+    os.write(verdict, json.dumps({**result, "calls": link.answered}).encode())
+    os._exit(0)  # closing the pipe to a program that is gone would raise
+
+
+def _run(job: dict[str, Any], link: Link) -> dict[str, Any]:
+    """``passed`` and ``message``, or ``unusable``: why no program at all can pass, which is no verdict."""
+    space: dict[str, Any] = {"__name__": "tests"}
+    try:
+        exec(compile(job["prelude"], "prelude.py", "exec"), space)
+        tests = compile(job["tests"], "tests.py", "exec")
+        wanted = {*names.entry_points(job["tests"], set(space), job["names"]), *job["names"]}
+    except Exception as error:
+        return {"unusable": _told(error)}
+    space |= {name: Remote(link, {"name": name}) for name in wanted}
+    try:
+        exec(tests, space)
+    except ImportError as error:
+        if not hasattr(error, _THEIRS) and (not link.answered or _is_missing(error)):
+            return {"unusable": _told(error)}
+        return {"passed": False, "message": _told(error)}
+    except BaseException as error:
+        return {"passed": False, "message": _told(error)}
+    message = link.broken or ("" if link.answered else "the tests called nothing")
+    return {"passed": not message, "message": message}
+
+
+def _is_missing(error: ImportError) -> bool:
+    return isinstance(error, ModuleNotFoundError) and bool(error.name) and importlib.util.find_spec(error.name.partition(".")[0]) is None
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:500]
+    except BaseException:  # the text of an error may need the program, which may be gone
+        return type(error).__name__
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def main() -> None:
             close_fds=False,
             preexec_fn=lambda: _limit(limits, fds),
         )
+        print("started", flush=True)
         for fd in (*job["fds"], *fds):
             os.close(fd)
         try:

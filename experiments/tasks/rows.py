@@ -6,6 +6,7 @@ column and ``ValueError`` for a value that cannot be used.
 
 from __future__ import annotations
 
+import ast
 import base64
 import hashlib
 import io
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from experiments.sandbox import FunctionTests, ProgramTests
+from experiments.sandbox.names import entry_points
 from experiments.verifiers import extract_answer
 from experiments.verifiers.code import pack_tests
 
@@ -109,13 +111,34 @@ def humaneval(row: Mapping[str, Any]) -> Example:
 
 
 def mbpp(row: Mapping[str, Any]) -> Example:
-    """``text`` or ``prompt``, ``test_list``, ``test_setup_code`` or ``test_imports``; MBPP+ adds ``test``, which is then used."""
+    """``text`` or ``prompt``, ``test_list``, ``test_setup_code`` or ``test_imports``; MBPP+ adds ``test``, which is then used.
+
+    The setup may use the program's classes, so it runs beside the tests; only its imports come first.
+    """
     shown = list(row["test_list"])
-    setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
-    tests = FunctionTests(row.get("test") or "\n".join(shown), (), setup)
+    imports, setup = _split_imports("\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]))
+    names = entry_points("\n".join(shown), wanted=_definitions(row.get("code") or ""))
+    tests = FunctionTests(setup + (row.get("test") or "\n".join(shown)), tuple(sorted(names)), imports)
     question = (row["text"] if "text" in row else row["prompt"]).strip()
     asserts = "\n".join(shown)
     return Example(f"{question}\n\nYour code should pass these tests:\n{asserts}", pack_tests(tests), source_id=str(row["task_id"]))
+
+
+def _split_imports(source: str) -> tuple[str, str]:
+    """The imports at the top level of ``source``, and the rest."""
+    parts: tuple[list[str], list[str]] = [], []
+    for node in ast.parse(source).body:
+        parts[not isinstance(node, (ast.Import, ast.ImportFrom))].append(ast.unparse(node) + "\n")
+    return "".join(parts[0]), "".join(parts[1])
+
+
+def _definitions(solution: str) -> set[str]:
+    """What a reference solution defines; nothing if it is no Python of today."""
+    try:
+        body = ast.parse(solution).body
+    except SyntaxError:
+        return set()
+    return {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
 
 
 def taco(row: Mapping[str, Any]) -> Example:
@@ -149,10 +172,21 @@ def livecodebench(row: Mapping[str, Any]) -> Example:
 
 def function_calls(name: str, calls: list[tuple[list[Any], Any]], starter: str) -> FunctionTests:
     """Tests that call a function, or a method of ``Solution`` where the starter code has that class; a tuple may answer for a list."""
-    target = f"Solution().{name}" if re.search(r"^\s*class\s+Solution\b", starter, re.MULTILINE) else name
-    helper = "def listed(v):\n    return [listed(x) for x in v] if isinstance(v, (list, tuple)) else v\n"
-    lines = [f"assert listed({target}(*{arguments!r})) == listed({expected!r})" for arguments, expected in calls]
-    return FunctionTests("\n".join(lines), (), helper)
+    in_class = re.search(r"^\s*class\s+Solution\b", starter, re.MULTILINE) is not None
+    root = "Solution" if in_class else name
+    target = f"Solution().{name}" if in_class else name
+    same = "same_" if root == "same" else "same"
+    lines = [f"assert {same}({target}(*{arguments!r}), {expected!r})" for arguments, expected in calls]
+    return FunctionTests("\n".join(lines), (root,), _SAME.replace("same", same))
+
+
+#: Holds on to the builtins it needs: the program's function may be called ``list`` or ``isinstance``.
+_SAME = """def same(isinstance, list, tuple):
+    def listed(v):
+        return [listed(x) for x in v] if isinstance(v, (list, tuple)) else v
+    return lambda got, expected: listed(got) == listed(expected)
+same = same(isinstance, list, tuple)
+"""
 
 
 def _lines(value: Any) -> str:

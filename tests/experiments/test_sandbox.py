@@ -186,7 +186,9 @@ def test_numbers_in_packages(box):
     numpy_box = Sandbox(Limits(memory=1 << 30), packages=("numpy",))
     source = "import numpy as np\ndef f(a): return np.cumsum(a)"
     assert numpy_box.check(source, FunctionTests("import numpy as np\nassert np.allclose(f([1, 2]), [1, 3])")).passed
-    assert not box.check(source, FunctionTests("assert f([1]) == [1]")).passed
+    without = Sandbox(packages=())
+    assert not without.check(source, FunctionTests("assert f([1]) == [1]")).passed
+    assert box.check(source, FunctionTests("assert f([1]) == [1]")).passed
 
 
 def test_programs_are_compared_outside(box):
