@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def encode_answers(
         seen: dict[Hashable, int] = {}
         try:
             codes[i, : len(row)] = [UNPARSABLE if a is None else seen.setdefault(a, len(seen)) for a in row]
-            if any(a != a for a in seen):
+            if not all(map(eq, seen, seen)):
                 seen = {}
                 codes[i, : len(row)] = [UNPARSABLE if a is None or a != a else seen.setdefault(a, len(seen)) for a in row]
             if gold is not None and gold_codes is not None and gold[i] is not None and gold[i] == gold[i]:
