@@ -103,7 +103,7 @@ def override(experiment: Experiment, settings: Sequence[str]) -> Experiment:
         key, sign, value = setting.partition("=")
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # no TOML, a number of too many digits, too deep
             parsed = None
         if not sign or parsed is None:
             raise ValueError(f'set: got {setting!r}; need SECTION.KEY=VALUE such as budget.rule="fixed"; because values are read as TOML')
@@ -129,7 +129,7 @@ def examples(experiment: Experiment) -> Splits:
     d = experiment.data
     total = d.n_calibration + d.n_train + d.n_test
     generated = not task(d.task).hub
-    rows = load(d.task, d.source, size=2 * total if d.task.startswith("reasoning_gym/") else total, seed=d.seed) if generated else None
+    rows = load(d.task, d.source, size=total, seed=d.seed) if generated else None
     return split(load(d.task, d.source) if rows is None else rows, d.n_calibration, d.n_train, d.n_test, d.seed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import tomllib
 import types
 import typing
@@ -13,7 +14,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from experiments.tasks import task
+from conformal_core.stop_rules import RULES as MULTIPLICITIES
+from experiments.tasks import checks, task
 
 __all__ = ["Budget", "Data", "Evaluation", "Experiment", "Lora", "Mask", "Model", "Update", "find", "names", "parse", "read"]
 
@@ -25,9 +27,31 @@ MASKS = ("none", "carm", "geomean", "trm", "opsm", "icepop")
 CONDITIONINGS = ("both", "negative")
 
 
+#: What ``mask.tau`` must be, by rule; for "none" it waits for another rule.
+_TAU = {
+    "carm": (1.0, True, "a ratio >= 1", "tau bounds exp(mean |log-ratio|)"),
+    "geomean": (1.0, True, "a ratio >= 1", "tau bounds exp(mean |log-ratio|)"),
+    "icepop": (0.5, False, "a ratio > 0.5", "it is the upper end of a band from 0.5"),
+    "trm": (0.0, False, "a number > 0", "it bounds a divergence in nats"),
+    "opsm": (0.0, False, "a number > 0", "it bounds a drift in nats"),
+    "none": (0.0, False, "a number > 0", "every rule's threshold is"),
+}
+#: A level as written: a decimal or a quotient, short enough to be computed exactly.
+_LEVEL = re.compile(r"[0-9]{0,20}(\.[0-9]{0,40})?([eE]-?[0-9]{1,3})?|[0-9]{1,40}/[0-9]{1,40}")
+
+
 def _need(name: str, ok: bool, got: Any, need: str, because: str) -> None:
     if not ok:
         raise ValueError(f"{name}: got {got!r}; need {need}; because {because}")
+
+
+def _positive(name: str, value: float, because: str) -> None:
+    _need(name, 0 < value < math.inf, value, "a finite number > 0", because)
+
+
+def _names(name: str, values: tuple[str, ...], because: str) -> None:
+    ok = len(set(values)) == len(values) and all(v.strip() for v in values)
+    _need(name, ok, list(values), "names, none of them empty or twice", because)
 
 
 @dataclass(frozen=True)
@@ -40,8 +64,11 @@ class Lora:
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
 
     def __post_init__(self) -> None:
-        _need("model.lora.rank", self.rank >= 1, self.rank, "an integer >= 1", "it is the rank of a matrix")
+        checks.whole("model.lora.rank", self.rank, 1, "it is the rank of a matrix")
+        checks.whole("model.lora.alpha", self.alpha, 1, "alpha / rank scales the adapters")
         _need("model.lora.dropout", 0 <= self.dropout < 1, self.dropout, "a number in [0, 1)", "it is a probability")
+        _need("model.lora.targets", len(self.targets) > 0, [], "at least one name", "the layers of these names get adapters")
+        _names("model.lora.targets", self.targets, "the layers of these names get adapters")
 
 
 @dataclass(frozen=True)
@@ -51,6 +78,9 @@ class Model:
     id: str
     chat: bool = True
     lora: Lora | None = None
+
+    def __post_init__(self) -> None:
+        _need("model.id", bool(self.id.strip()), self.id, "a hub id or a folder", "something must be trained")
 
 
 @dataclass(frozen=True)
@@ -67,10 +97,14 @@ class Data:
 
     def __post_init__(self) -> None:
         size = task(self.task).size
+        _need("data.source", self.source is None or bool(self.source.strip()), self.source, "a hub id, folder or file", "rows come from it")
+        checks.whole("data.n_train", self.n_train, 1, "there is nothing to train on")
+        checks.whole("data.n_calibration", self.n_calibration, 0, "it counts examples")
+        checks.whole("data.n_test", self.n_test, 0, "it counts examples")
+        checks.seed("data.seed", self.seed)
+        if self.max_tests is not None:
+            checks.whole("data.max_tests", self.max_tests, 1, "a program without tests is never right")
         total = self.n_calibration + self.n_train + self.n_test
-        _need("data.n_train", self.n_train >= 1, self.n_train, "an integer >= 1", "there is nothing to train on")
-        _need("data.n_calibration", self.n_calibration >= 0, self.n_calibration, "an integer >= 0", "it counts examples")
-        _need("data.n_test", self.n_test >= 0, self.n_test, "an integer >= 0", "it counts examples")
         because = f"{self.task} has {size} examples and the splits share none"
         _need("data", size is None or total <= size, f"{total} examples in all", f"at most {size}", because)
 
@@ -97,13 +131,15 @@ class Budget:
         _need("budget.rule", self.rule in known, self.rule, f"one of {', '.join(known)}", "no other rule is wired to the trainer here")
         ascending = len(self.grid) > 0 and self.grid[0] >= 1 and all(a < b for a, b in zip(self.grid, self.grid[1:], strict=False))
         _need("budget.grid", ascending and self.grid[-1] >= 2, list(self.grid), "ascending integers up to at least 2", "it lists budgets")
-        _need("budget.recalibrate_every", self.recalibrate_every >= 1, self.recalibrate_every, "an integer >= 1", "it counts steps")
+        checks.whole("budget.recalibrate_every", self.recalibrate_every, 1, "it counts steps")
+        spent = ", ".join(MULTIPLICITIES)
+        _need("budget.multiplicity", self.multiplicity in MULTIPLICITIES, self.multiplicity, f"one of {spent}", "delta is spent on one")
         for name in ("delta", "epsilon"):
             text = getattr(self, name)
             if name == "delta" and text == "auto":
                 continue
             try:
-                ok = 0 < Fraction(text) < 1
+                ok = bool(_LEVEL.fullmatch(text)) and 0 < Fraction(text) < 1
             except (ValueError, ZeroDivisionError):
                 ok = False
             _need(f"budget.{name}", ok, text, "a string such as '0.05'", "levels are exact numbers in (0, 1)")
@@ -124,9 +160,10 @@ class Mask:
         _need("mask.conditioning", sign in CONDITIONINGS, sign, f"one of {', '.join(CONDITIONINGS)}", "an advantage has a sign")
         judged = sign == "both" or self.rule not in ("none", "icepop")
         _need("mask.conditioning", judged, sign, "'both'", f"mask.rule = '{self.rule}' judges no response by the sign of its advantage")
-        for value in (*(() if self.tau is None else (self.tau,)), *self.sweep):
-            if self.rule in ("carm", "geomean"):
-                _need("mask.tau", math.isfinite(value) and value >= 1, value, "a ratio >= 1", "tau bounds exp(mean |log-ratio|)")
+        bound, closed, need, because = _TAU[self.rule]
+        for name, values in (("mask.tau", () if self.tau is None else (self.tau,)), ("mask.sweep", self.sweep)):
+            for value in values:
+                _need(name, bound < value < math.inf or (closed and value == bound), value, need, because)
 
 
 @dataclass(frozen=True)
@@ -151,16 +188,17 @@ class Update:
 
     def __post_init__(self) -> None:
         for name in ("steps", "prompts", "micro_batch", "max_tokens"):
-            _need(f"update.{name}", getattr(self, name) >= 1, getattr(self, name), "an integer >= 1", "it counts")
+            checks.whole(f"update.{name}", getattr(self, name), 1, "it counts")
+        checks.whole("update.warmup", self.warmup, 0, "it counts steps")
         for name in ("learning_rate", "temperature"):
-            value = getattr(self, name)
-            _need(f"update.{name}", math.isfinite(value) and value > 0, value, "a number > 0", "it scales")
+            _positive(f"update.{name}", getattr(self, name), "it scales")
         _need("update.objective", self.objective in ("trl", "cgrpo"), self.objective, "'trl' or 'cgrpo'", "no other is implemented")
         _need("update.engine", self.engine in ("transformers", "vllm"), self.engine, "'transformers' or 'vllm'", "no other is implemented")
-        _need("update.beta", self.beta >= 0, self.beta, "a number >= 0", "it weighs a divergence")
+        _need("update.beta", 0 <= self.beta < math.inf, self.beta, "a finite number >= 0", "it weighs a divergence")
         whole = self.mini_batch is None or (self.mini_batch >= 1 and self.prompts % self.mini_batch == 0)
         _need("update.mini_batch", whole, self.mini_batch, f"a divisor of {self.prompts}", "a rollout batch is cut into equal parts")
-        _need("update.clip", len(self.clip) == 2 and all(c > 0 for c in self.clip), list(self.clip), "two numbers > 0", "it bounds ratios")
+        bounds = len(self.clip) == 2 and all(0 < c < math.inf for c in self.clip)
+        _need("update.clip", bounds, list(self.clip), "two finite numbers > 0", "it bounds ratios")
 
 
 @dataclass(frozen=True)
@@ -175,8 +213,13 @@ class Evaluation:
     tasks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _need("evaluation.samples", self.samples >= 1, self.samples, "an integer >= 1", "something must be sampled")
-        _need("evaluation.k", all(1 <= k <= self.samples for k in self.k), list(self.k), f"integers in 1..{self.samples}", "k are drawn")
+        checks.whole("evaluation.samples", self.samples, 1, "something must be sampled")
+        drawn = len(self.k) > 0 and len(set(self.k)) == len(self.k) and all(1 <= k <= self.samples for k in self.k)
+        _need("evaluation.k", drawn, list(self.k), f"integers in 1..{self.samples}, at least one and none twice", "k are drawn")
+        _positive("evaluation.temperature", self.temperature, "logits are divided by it")
+        _need("evaluation.top_p", 0 < self.top_p <= 1, self.top_p, "a number in (0, 1]", "the likeliest tokens of that mass are kept")
+        checks.whole("evaluation.top_k", self.top_k, 0, "it counts tokens that are kept (0: all)")
+        _names("evaluation.tasks", self.tasks, "each is measured once")
         for name in self.tasks:
             task(name)
 
@@ -200,11 +243,21 @@ class Experiment:
     evaluation: Evaluation = field(default_factory=Evaluation)
 
     def __post_init__(self) -> None:
+        plain = re.fullmatch(r"\w[\w.+-]*", self.name) is not None
+        _need("name", plain, self.name, "letters, digits and any of .+_-", "the folder of the results is called so")
         calibrates = self.budget.rule in ("conformal", "released")
         n = self.data.n_calibration
         _need("data.n_calibration", n >= 1 or not calibrates, n, "an integer >= 1", f"budget.rule = '{self.budget.rule}' calibrates")
         short = self.data.n_train < self.update.prompts
         _need("data.n_train", not short, self.data.n_train, f"at least {self.update.prompts}", "every step draws that many prompts")
+        again = self.data.task in self.evaluation.tasks
+        _need(
+            "evaluation.tasks",
+            not again,
+            list(self.evaluation.tasks),
+            "tasks other than data.task",
+            "all of its rows hold those trained on",
+        )
 
 
 def names() -> list[str]:
@@ -214,10 +267,12 @@ def names() -> list[str]:
 
 def find(config: str | Path) -> Path:
     """The file of a shipped name, or the path itself."""
-    path = Path(config).expanduser()
-    for candidate in (path, FOLDER / f"{config}.toml"):
-        if candidate.is_file():
-            return candidate
+    try:
+        for candidate in (Path(config).expanduser(), FOLDER / f"{config}.toml"):
+            if candidate.is_file():
+                return candidate
+    except (OSError, RuntimeError) as error:  # a name too long, a folder that may not be entered, a user without a home
+        raise ValueError(f"config: got {str(config)!r}; need a TOML file or a shipped name; because {error}") from None
     near = difflib.get_close_matches(str(config), names(), 3) or names()[:3]
     raise ValueError(f"config: got {str(config)!r}; need a TOML file or a name such as {', '.join(near)}; because there is no such file")
 
@@ -231,7 +286,7 @@ def read(config: str | Path) -> Experiment:
     path = find(config)
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (OSError, ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of too many digits, too deep
         raise ValueError(f"config: got {str(path)!r}; need valid TOML; because {error}") from None
     return parse(table)
 
@@ -244,7 +299,17 @@ def parse(table: dict[str, Any]) -> Experiment:
     ...
     ValueError: model.lorra: got an unknown key; need one of id, chat, lora; because a misspelt setting would be ignored
     """
+    _integers(table, "")
     return _build(Experiment, table, "")
+
+
+def _integers(value: Any, name: str) -> None:
+    """Refuse integers that a TOML file may hold for Python, and nothing else can use; longer ones cannot even be shown."""
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _integers(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, int) and value.bit_length() > 63:
+        raise ValueError(f"{name}: got an integer of {value.bit_length()} bits; need 63 at most; because TOML's integers are signed, of 64")
 
 
 def _build(kind: Any, table: dict[str, Any], where: str) -> Any:

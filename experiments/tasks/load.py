@@ -5,26 +5,51 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import pickle
+import re
 import warnings
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from experiments.sandbox import FunctionTests
 from experiments.verifiers.code import pack_tests
 
+from . import checks
 from .registry import GYM, Task, task
 from .rows import Example
+from .splits import distinct
 
 __all__ = ["load"]
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+#: What reading or parsing data of another shape than expected raises.
+_DATA_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    pickle.PickleError,
+    zlib.error,
+)
+#: Rows of a generated task where no size is asked for.
+_GENERATED_SIZE = 1000
+#: A family is drawn from this many times the rows wanted, before it is said to have no more.
+_MOST_DRAWS = 16
 
 
 def load(name: str, source: str | Path | None = None, *, size: int | None = None, seed: int = 0) -> list[Example]:
-    """The examples of a task, duplicates (by content) dropped.
+    """The examples of a task, without duplicates (by content).
+
+    A question that a data set answers in two ways has no gold answer: its rows are dropped, with a warning, as repeated rows are.
 
     Parameters
     ----------
@@ -32,52 +57,99 @@ def load(name: str, source: str | Path | None = None, *, size: int | None = None
         ``small_functions`` are generated.
     source : a hub id, a local folder or file (parquet, JSONL, gzipped JSONL or JSON in the public schema), "hub" for the task's own hub id;
         None takes the copy inside a Python package where there is one, else the hub.
-    size, seed : for generated tasks, how many and which.
+    size, seed : for generated tasks, how many different questions and which; by default those among 1000 drawn, or all there are.
 
     Raises
     ------
-    ValueError : an unknown task, a source without data, or a row that does not fit the schema, with its number.
+    ValueError : an unknown task, a source without data, more questions than there are, or what cannot be read or does not fit the schema,
+        with file and row.
     """
     chosen = task(name)
     if not chosen.hub:
         if source is not None:
             raise ValueError(f"source: got {str(source)!r} for {name}; need None; because its rows are generated")
-        generate = {"additions": _additions, "small_functions": _small_functions}.get(name)
-        rows = generate(size, seed) if generate else _gym(name.removeprefix(GYM), size, seed)
-        return _unique(rows, name, generated=True)
+        if size is not None:
+            checks.whole("size", size, 1, f"it counts the examples of {name}")
+        checks.seed("seed", seed)
+        if name.startswith(GYM):
+            return _gym(name.removeprefix(GYM), size, seed)
+        return {"additions": _additions, "small_functions": _small_functions}[name](size, seed)
     if size is not None:
         raise ValueError(f"size: got {size} for {name}; need None; because it is a fixed data set: cut it with split")
-    parse = chosen.parse
+    parse, path = chosen.parse, None if source in (None, "hub") else _path(str(source))
     if source is None and chosen.package is not None:
         records, parse = _package(chosen), chosen.package_parse or chosen.parse
-    elif source is not None and Path(source).expanduser().exists():
-        records = _local(Path(source).expanduser(), chosen)
+    elif path is not None:
+        records = _local(path, chosen)
     else:
         records = _hub(chosen, chosen.hub if source in (None, "hub") else str(source))
-    examples = []
-    for i, record in enumerate(records):
-        try:
-            examples.append(parse(record))
-        except KeyError as error:
-            raise ValueError(
-                f"row {i} of {name}: got columns {', '.join(record)}; need {error}; because that is the public schema"
-            ) from None
-        except ValueError as error:
-            raise ValueError(f"row {i} of {name}: {error}") from None
-    return _unique(examples, name)
+    return _unique([_example(parse, record, f"{place}: row {i} of {name}") for place, i, record in records], name)
 
 
-def _unique(examples: Iterable[Example], name: str, *, generated: bool = False) -> list[Example]:
-    rows = list(examples)
-    found = list({e.key: e for e in reversed(rows)}.values())[::-1]
-    if not found:
+def _path(source: str) -> Path | None:
+    """The local file or folder of that name, if there is one."""
+    try:
+        if not source.strip():
+            raise ValueError("it is empty")
+        path = Path(source).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError) as error:  # too long a name, a closed folder, a user without a home
+        raise ValueError(f"source: got {source!r}; need a hub id, or a local folder or file; because {error}") from None
+
+
+def _example(parse: Callable[[Mapping[str, Any]], Example], record: Any, where: str) -> Example:
+    """The example of a row; whatever is wrong with it is said with its place."""
+    if not isinstance(record, Mapping):
+        raise ValueError(f"{where}: got a {type(record).__name__}; need an object; because columns have names")
+    try:
+        return _checked(parse(record))
+    except KeyError as error:
+        columns = ", ".join(map(str, record))
+        raise ValueError(f"{where}: got columns {columns}; need {error}; because that is the public schema") from error
+    except _DATA_ERRORS as error:
+        _refuse(where, error, "values of the public schema's types and forms")
+
+
+def _checked(example: Example) -> Example:
+    for name in ("question", "answer"):
+        text = getattr(example, name)
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"{name}: got {text!r}; need a text that is not empty; because it is asked or compared with")
+    "".join((example.question, example.answer, example.starter, example.source_id)).encode()  # tokenizers refuse half a surrogate pair
+    return example
+
+
+def _refuse(where: str, error: Exception, need: str) -> NoReturn:
+    """``ValueError`` with the place before an error that says what is needed, and around one that does not."""
+    text = " ".join(str(error).split())[:500]
+    if not re.search(r": got .*; need .*; because ", text):
+        text = f"got {type(error).__name__} ({text}); need {need}; because it cannot be read otherwise"
+    raise ValueError(f"{where}: {text}") from error
+
+
+def _unique(rows: list[Example], name: str) -> list[Example]:
+    kept, disputed = distinct(rows)
+    if disputed:
+        key, answers = next(iter(disputed.items()))
+        question = next(e.question for e in rows if e.key == key)
+        warnings.warn(
+            f"{name}: {len(disputed)} questions have several answers and are dropped, such as {question[:60]!r} with "
+            f"{answers[0][:20]!r} and {answers[1][:20]!r}",
+            stacklevel=3,
+        )
+    repeated = sum(e.key in kept for e in rows) - len(kept)
+    if repeated:
+        warnings.warn(f"{name}: {repeated} of {len(rows)} rows repeat an earlier question and are dropped", stacklevel=3)
+    if not kept:
         raise ValueError(f"source: got no rows for {name}; need at least one; because there is nothing to ask")
-    if len(found) < len(rows) and not generated:
-        warnings.warn(f"{name}: {len(rows) - len(found)} of {len(rows)} rows repeat an earlier question and are dropped", stacklevel=3)
-    return found
+    return list(kept.values())
 
 
-def _package(chosen: Task) -> Iterator[dict[str, Any]]:
+#: Where a row is from, its number there, and the row.
+_Records = Iterator[tuple[str, int, Any]]
+
+
+def _package(chosen: Task) -> _Records:
     assert chosen.package is not None
     package, path = chosen.package
     spec = importlib.util.find_spec(package)
@@ -89,46 +161,78 @@ def _package(chosen: Task) -> Iterator[dict[str, Any]]:
     return _records(Path(next(iter(spec.submodule_search_locations))) / path)
 
 
-def _local(path: Path, chosen: Task) -> Iterator[dict[str, Any]]:
+def _local(path: Path, chosen: Task) -> _Records:
     if path.is_file():
         files = [path]
     else:
-        files = sorted(p for p in path.rglob("*") if p.name.endswith(_SUFFIXES) and any(piece in p.name for piece in chosen.pieces))
-        files = files or sorted(p for p in path.rglob("*") if p.name.endswith(_SUFFIXES))
+        found = sorted(p for p in path.rglob("*") if p.name.endswith(_SUFFIXES) and p.is_file())
+        files = [p for p in found if any(piece in p.name for piece in chosen.pieces)] or found
     if not files:
         raise ValueError(f"source: got {str(path)!r}; need a file or folder with {', '.join(_SUFFIXES)}; because rows are read from those")
     for file in files:
         yield from _records(file)
 
 
-def _records(file: Path) -> Iterator[dict[str, Any]]:
-    if file.name.endswith(".parquet"):
-        import pyarrow.parquet
+def _records(file: Path) -> _Records:
+    read = next((read for suffix, read in _READERS.items() if file.name.endswith(suffix)), None)
+    if read is None:
+        raise ValueError(f"source: got {file.name!r}; need {', '.join(_SUFFIXES)}; because rows are read from those")
+    number = -1
+    try:
+        for number, record in enumerate(read(file)):
+            yield file.name, number, record
+    except (OSError, *_DATA_ERRORS) as error:
+        if str(error).startswith(f"{file.name}:"):
+            raise
+        _refuse(f"{file.name}: row {number + 1}", error, "a whole file in the format of its name")
 
+
+def _parquet(file: Path) -> Iterator[Any]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
         for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1000):
             yield from batch.to_pylist()
-    elif file.name.endswith((".jsonl", ".jsonl.gz")):
-        with gzip.open(file, "rt", encoding="utf-8") if file.name.endswith(".gz") else file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _object(line, f"{file.name}:{number}")
-    elif file.name.endswith(".json"):
-        yield from json.loads(file.read_text(encoding="utf-8"))
-    else:
-        raise ValueError(f"source: got {file.name!r}; need {', '.join(_SUFFIXES)}; because rows are read from those")
+    except pyarrow.ArrowException as error:  # its classes share no other base
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _object(line: str, where: str) -> dict[str, Any]:
+def _lines(file: Path) -> Iterator[Any]:
+    with gzip.open(file) if file.name.endswith(".gz") else file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _object(line, f"{file.name}:{number}")
+
+
+def _listed(file: Path) -> Iterator[Any]:
+    rows = _json(file.read_bytes())
+    if not isinstance(rows, list):
+        raise ValueError(f"{file.name}: got a {type(rows).__name__}; need a list of objects; because each is a row")
+    yield from rows
+
+
+_READERS = {".parquet": _parquet, ".jsonl": _lines, ".jsonl.gz": _lines, ".json": _listed}
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except ValueError as error:
+        record = _json(line)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: got no JSON ({error}); need one object per line; because the file is JSONL") from None
     if not isinstance(record, dict):
         raise ValueError(f"{where}: got a {type(record).__name__}; need an object; because columns have names")
     return record
 
 
-def _hub(chosen: Task, repository: str) -> Iterator[dict[str, Any]]:
+def _json(text: bytes) -> Any:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not in JSON")
+
+    return json.loads(text.decode(), parse_constant=refuse)
+
+
+def _hub(chosen: Task, repository: str) -> _Records:
     import datasets
 
     for piece in chosen.pieces:
@@ -140,23 +244,16 @@ def _hub(chosen: Task, repository: str) -> Iterator[dict[str, Any]]:
                 f"source: got {repository!r} ({piece}); need a hub data set, or a local folder or file with its parquet or JSONL; "
                 f"because the hub does not give it ({type(error).__name__}: {reason})"
             ) from None
-        yield from table
-
-
-def _gym_rows(family: str, query: str, size: int, seed: int) -> Any:
-    import reasoning_gym
-
-    settings = dict(part.split("=", 1) for part in query.split("&")) if query else {}
-    try:
-        return reasoning_gym.create_dataset(family, size=size, seed=seed, **{k: int(v) for k, v in settings.items()})
-    except (TypeError, ValueError, AssertionError) as error:
-        raise ValueError(f"task: got {GYM}{family}?{query}; need its integer settings, NAME=N&...; because {error}") from None
+        for i, record in enumerate(table):
+            yield f"{repository} ({piece})", i, record
 
 
 def _additions(size: int | None, seed: int) -> list[Example]:
     from experiments import arithmetic
 
-    return [Example(p["prompt"], p["answer"]) for p in arithmetic.make_problems(size or 1000, seed, pool="fresh")]
+    return [
+        Example(p["prompt"], p["answer"]) for p in arithmetic.make_problems(_GENERATED_SIZE if size is None else size, seed, pool="fresh")
+    ]
 
 
 def _small_functions(size: int | None, seed: int) -> list[Example]:
@@ -172,24 +269,73 @@ def _small_functions(size: int | None, seed: int) -> list[Example]:
             made.append(Example(prompt, pack_tests(tests, prompt, name), prompt, name))
     if size is not None and size > len(made):
         raise ValueError(f"size: got {size} for small_functions; need at most {len(made)}; because there are no more")
-    order = np.random.default_rng(seed).permutation(len(made))[: size or len(made)]
+    order = np.random.default_rng(seed).permutation(len(made))[:size]
     return [made[i] for i in order]
 
 
-def _gym(family: str, size: int | None, seed: int) -> Iterator[Example]:
+def _gym(family: str, size: int | None, seed: int) -> list[Example]:
+    """``size`` different questions of a family, in the order of their draw; repeats are drawn again, from a list twice as long."""
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError:
         raise ValueError(
             f"task: got {GYM}{family}; need `pip install 'conformal-carm[tasks]'`; because reasoning_gym is not installed"
         ) from None
-    family, _, query = family.partition("?")
-    if family not in DATASETS:
-        near = ", ".join(sorted(n for n in DATASETS if n[:4] == family[:4])) or "chain_sum, gsm_symbolic, basic_arithmetic"
+    name, _, query = family.partition("?")
+    if name not in DATASETS:
+        near = ", ".join(sorted(n for n in DATASETS if n[:4] == name[:4])) or "chain_sum, gsm_symbolic, basic_arithmetic"
         raise ValueError(
-            f"task: got {GYM}{family}; need one of its {len(DATASETS)} families such as {near}; because reasoning_gym has no such"
+            f"task: got {GYM}{name}; need one of its {len(DATASETS)} families such as {near}; because reasoning_gym has no such"
         )
-    for i, entry in enumerate(_gym_rows(family, query, size or 1000, seed)):
-        if entry["answer"] is None:
-            raise ValueError(f"task: got {GYM}{family}; need a family with one answer; because a scorer alone gives no answer to compare")
-        yield Example(entry["question"].strip(), str(entry["answer"]), source_id=f"{family}-{seed}-{i}")
+    settings = _settings(family, query)
+    found: dict[str, Example] = {}
+    wanted = _GENERATED_SIZE if size is None else size
+    start, end = 0, wanted
+    while True:
+        for e in _drawn(family, name, settings, seed, start, end):
+            known = found.setdefault(e.key, e)
+            if known.question == e.question and known.answer != e.answer:
+                raise ValueError(
+                    f"task: got {GYM}{family}; need a family with one answer; because it answers {e.question[:60]!r} in two ways"
+                )
+            if len(found) == wanted:
+                return list(found.values())
+        if size is None:
+            return list(found.values())
+        if end >= _MOST_DRAWS * wanted:
+            raise ValueError(f"size: got {size} for {GYM}{family}; need at most {len(found)}; because {end} draws gave no more questions")
+        start, end = end, 2 * end
+
+
+def _settings(family: str, query: str) -> dict[str, int]:
+    settings: dict[str, int] = {}
+    for part in query.split("&") if query else ():
+        name, _, value = part.partition("=")
+        if not name.isidentifier() or not re.fullmatch(r"-?[0-9]{1,18}", value) or name in (*settings, "size", "seed"):
+            raise ValueError(
+                f"task: got {GYM}{family}; need its integer settings, NAME=N&..., each once; because {part!r} is none (size and seed are "
+                "those of the configuration)"
+            )
+        settings[name] = int(value)
+    return settings
+
+
+def _drawn(family: str, name: str, settings: dict[str, int], seed: int, start: int, end: int) -> Iterator[Example]:
+    """The examples of the draws ``start`` to ``end``."""
+    import reasoning_gym
+
+    i = start
+    try:
+        rows = reasoning_gym.create_dataset(name, size=end, seed=seed, **settings)
+        for i in range(start, end):
+            question, answer = rows[i]["question"].strip(), rows[i]["answer"]
+            if answer is None:
+                raise ValueError(
+                    f"task: got {GYM}{family}; need a family with one answer; because a scorer alone gives no answer to compare"
+                )
+            yield _checked(Example(question, str(answer), source_id=f"{name}-{seed}-{i}"))
+    except (RuntimeError, *_DATA_ERRORS) as error:
+        if str(error).startswith("task: got "):
+            raise
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise ValueError(f"task: got {GYM}{family}; need integer settings that it can use; because draw {i} raises {reason}") from error
