@@ -379,3 +379,39 @@ def test_the_largest_code_of_every_type() -> None:
     for odd in (np.array([[0.0]]), np.zeros((1, 2)), np.array([["0"]])):
         with pytest.raises(ValueError, match=r"^codes: got .*; need integers; because "):
             int64_codes("codes", odd)
+
+
+@pytest.mark.parametrize("statistic", ["top_share", "margin"])
+def test_a_lead_of_one_vote_is_a_lead(statistic: Any) -> None:
+    codes = np.array([[0, -1]] * 9)
+    cal = c.Outcomes(np.arange(9), codes == 0, codes=codes, gold=np.zeros(9, int))
+    assert c.select_stops(cal, cal.take(np.array([0])), 2, "0.1", statistic=statistic).selected.tolist() == [True]
+
+
+@pytest.mark.parametrize("u", [-0.5, -1.0, 1.5, 2.0, nan])
+def test_the_coin_of_a_selection_is_within_its_bounds(u: float) -> None:
+    with pytest.raises(ValueError, match=r"^u: got shape \(1,\); need \(1,\) with values in \[0, 1\]; because "):
+        c.conformal_selection([0.5], [True], [0.5], "0.1", [u])
+
+
+def test_what_drift_may_cost_is_at_most_everything() -> None:
+    assert c.nonexchangeable_bound("0.9", [1, 1], [1, 1]) == 0
+    with pytest.raises(ValueError, match=r"^q: got 2 masses; need 1; because "):
+        c.total_variation([1], ["1/2", "1/2"])
+    with pytest.raises(ValueError, match=r"^q: got 1 masses; need 3; because "):
+        c.total_variation(["1/3"] * 3, [1])
+
+
+def test_too_few_prompts_for_any_rule_are_told_the_bound() -> None:
+    one = c.Outcomes([1, 2], np.ones((2, 2), bool), codes=np.zeros((2, 2), int), gold=[0, 0])
+    with pytest.warns(
+        UserWarning, match=r"^n: got 2 calibration prompts; need 9; because a rule that never errs is bounded only by 1/3 > 1/10$"
+    ):
+        c.risk_control(one, (2,), "1/10")
+
+
+@pytest.mark.parametrize("tables", [1, 2, 3])
+def test_intervals_of_several_tables_allow_for_what_was_learnt(tables: int) -> None:
+    report = c.replay(c.FixedBudget(2), [TABLE] * tables, k_max=4)
+    low, high = c.mean_interval(report.drawn / 4, adaptive=tables > 1)
+    assert report.intervals["mean_k"] == (4 * low, 4 * high)
