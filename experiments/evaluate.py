@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from experiments import checks
 from experiments.arithmetic import Problem, reward
 
 if TYPE_CHECKING:
@@ -50,15 +52,18 @@ def evaluate(
 
     Raises
     ------
-    ValueError : samples, batch or max_new_tokens below 1, or a temperature that is not positive.
+    ValueError : samples, batch or max_new_tokens that are no integers of at least 1, a temperature that is no finite number above 0, a seed
+        out of range, or a verifier that does not give one score to each response.
     """
     texts = sample_texts(
         model, tokenizer, [p["prompt"] for p in problems], samples, batch, seed, temperature=temperature, max_new_tokens=max_new_tokens
     )
     passes = np.zeros((len(problems), samples), dtype=bool)
     for i, (problem, responses) in enumerate(zip(problems, texts, strict=True)):
-        scores = score(completions=responses, answer=[problem["answer"]] * samples)
-        passes[i] = np.asarray(scores, dtype=float) > 0
+        scores = np.asarray(score(completions=responses, answer=[problem["answer"]] * samples), dtype=float)
+        if scores.shape != (samples,):
+            raise ValueError(f"score: got shape {scores.shape}; need ({samples},); because every response has one score")
+        passes[i] = scores > 0
     return passes
 
 
@@ -82,12 +87,13 @@ def sample_texts(
     import torch
 
     for name, value in (("samples", samples), ("batch", batch), ("max_new_tokens", max_new_tokens)):
-        if value < 1:
-            raise ValueError(f"{name}: got {value}; need an integer >= 1; because something must be sampled")
-    if not temperature > 0:
-        raise ValueError(f"temperature: got {temperature}; need a number > 0; because logits are divided by it")
-    if not 0 < top_p <= 1 or top_k < 0:
-        raise ValueError(f"top_p: got {top_p} with top_k={top_k}; need (0, 1] and >= 0; because they keep the likeliest tokens")
+        checks.whole(name, value, 1, "something must be sampled")
+    checks.seed("seed", seed)
+    checks.whole("top_k", top_k, 0, "it counts the tokens that are kept (0: all)")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature: got {temperature}; need a finite number > 0; because logits are divided by it")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p: got {top_p}; need a number in (0, 1]; because the likeliest tokens of that mass are kept")
     texts: list[list[str]] = [[] for _ in prompts]
     order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
     step = max(1, batch // samples)
@@ -144,6 +150,9 @@ def statistics(
     Every interval is for the draw of prompts (`carm_core.mean_interval`), at level ``delta`` each.  Sources: CARM, Appendix G;
     C-GRPO, Section 5.1 (p@1 is Ave@32 at T = 1, p@k a majority vote for mathematics and best-of-k for code).
 
+    Raises ``ValueError`` unless ``passes`` is (n, samples) of 0 and 1, neither of them 0 long, ``ks`` are one or more integers in
+    1..samples, none twice, and codes and gold answers, both or neither, are of shapes (n, samples) and (n,).
+
     >>> import numpy as np
     >>> m = statistics(np.array([[True, False], [True, True]]), (1, 2))
     >>> [(s.statistic, s.k, round(s.value, 3)) for s in m.statistics][:3]
@@ -151,7 +160,18 @@ def statistics(
     """
     import carm_core
 
+    passes, ks = _passes(passes), tuple(ks)
     n, samples = passes.shape
+    whole = all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) and 1 <= k <= samples for k in ks)
+    if not ks or not whole or len(set(ks)) < len(ks):
+        raise ValueError(f"ks: got {list(ks)}; need integers in 1..{samples}, at least one and none twice; because k responses are drawn")
+    if (codes is None) != (gold is None):
+        given, missing = ("gold", "codes") if codes is None else ("codes", "gold")
+        raise ValueError(f"{missing}: got None beside {given}; need both or neither; because a vote is compared with the gold answers")
+    if codes is not None and (np.shape(codes), np.shape(gold)) != ((n, samples), (n,)):
+        raise ValueError(
+            f"codes: got shape {np.shape(codes)} and gold {np.shape(gold)}; need {(n, samples)} and {(n,)}; because passes has it"
+        )
     correct = passes.sum(1)
     names = ("pass", "all", "best", "worst")
     rows = tuple(carm_core.sampling_estimate(correct, samples, k, name, delta=delta) for k in ks for name in names)
@@ -161,6 +181,17 @@ def statistics(
             votes = carm_core.majority_vote(codes, gold) if k == samples else carm_core.majority_at_k(codes, gold, k, seed=seed)
             majority[k] = (float(votes.mean()), *carm_core.mean_interval(votes, delta))
     return Measured(n, samples, rows, majority)
+
+
+def _passes(passes: np.ndarray) -> np.ndarray:
+    array = np.asarray(passes)
+    if array.ndim != 2 or array.size == 0:
+        raise ValueError(
+            f"passes: got shape {array.shape}; need (n, samples), both at least 1; because prompts are rows and responses columns"
+        )
+    if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
+        raise ValueError(f"passes: got {array.dtype} values other than 0 and 1; need booleans; because a response passes or does not")
+    return array.astype(bool)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import configs
+from . import checks, configs
 from .configs import Experiment
-from .tasks import Example, SealedTest, Splits, checks, load, split, task
+from .tasks import Example, SealedTest, Splits, load, split, task
 from .tasks.prompts import columns
 from .tasks.sealed import report_name
 

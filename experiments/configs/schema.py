@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from conformal_core.stop_rules import RULES as MULTIPLICITIES
-from experiments.tasks import checks, task
+from experiments import checks
+from experiments.tasks import task
 
 __all__ = ["Budget", "Data", "Evaluation", "Experiment", "Lora", "Mask", "Model", "Update", "find", "names", "parse", "read"]
 

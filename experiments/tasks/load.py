@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from experiments import checks
 from experiments.sandbox import FunctionTests
 from experiments.verifiers.code import pack_tests
 
-from . import checks
 from .registry import GYM, Task, task
 from .rows import Example
 from .splits import distinct

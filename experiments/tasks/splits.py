@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import checks
+from experiments import checks
+
 from .rows import Example
 
 __all__ = ["Splits", "distinct", "split"]
