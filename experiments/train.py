@@ -114,7 +114,14 @@ def override(experiment: Experiment, settings: Sequence[str]) -> Experiment:
             if not isinstance(place, dict):
                 raise ValueError(f"set: got {key!r}; need a section before the dot; because {part!r} is a value")
         place[last] = parsed
-    return configs.parse(table)
+    found, before = configs.parse(table), experiment.mask
+    given = any(setting.partition("=")[0].strip() == "mask.tau" for setting in settings)
+    if found.mask.rule not in ("none", before.rule) and before.tau is not None and not given:
+        raise ValueError(
+            f"mask.tau: got {before.tau} of mask.rule = {before.rule!r}; need a mask.tau beside mask.rule = {found.mask.rule!r}; because "
+            "every rule has its threshold in its own units"
+        )
+    return found
 
 
 def _table(value: Any) -> Any:

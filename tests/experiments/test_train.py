@@ -66,6 +66,19 @@ def test_conditioning_of_the_mask_reaches_the_trainer(tmp_path):
     assert negative == both | {"response_mask_conditioning": "negative"}
 
 
+@pytest.mark.parametrize(("rule", "tau"), [("trm", 0.05), ("geomean", 1.005), ("icepop", 5.0), ("opsm", 0.5)])
+def test_another_mask_comes_with_its_threshold(rule, tau):
+    """A configuration's tau is a ratio of CARM's, which for TRM would be a bound in nats."""
+    with pytest.raises(
+        ValueError, match=rf"^mask\.tau: got 1\.025 of mask\.rule = 'carm'; need a mask\.tau beside mask\.rule = '{rule}'; "
+    ):
+        override(CARM, [f'mask.rule="{rule}"'])
+    for settings in ([f'mask.rule="{rule}"', f"mask.tau={tau}"], [f" mask.tau ={tau}", f'mask.rule="{rule}"']):
+        assert override(CARM, settings).mask.tau == tau
+    assert override(CARM, ['mask.rule="none"']).mask.rule == "none"
+    assert override(CGRPO, [f'mask.rule="{rule}"']).mask.tau is None  # the rule's default
+
+
 @pytest.mark.parametrize("setting", ["budget.rule", "budget.rule=fixed", "name.x=1", "=1", "budget.nothing=1"])
 def test_settings_that_cannot_be_read(setting):
     with pytest.raises(ValueError, match=r"; need .*; because "):
