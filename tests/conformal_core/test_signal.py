@@ -14,6 +14,7 @@ from conformal_core.level import conformal_rank
 from conformal_core.outcomes import Outcomes
 from conformal_core.replay import replay
 from conformal_core.signal import SignalBudget
+from conformal_core.signal_score import k_mix
 
 GRID = (2, 4, 6)
 TABLES = arrays(np.bool_, st.tuples(st.integers(2, 11), st.just(6)))
@@ -246,13 +247,14 @@ def test_an_alarm_empties_the_window_and_is_counted(monkeypatch):
         designated = int(policy.designated(batch).sum())
         policy.update(batch)
         assert policy.metrics()["window"] == (0 if alarm else designated)
+        assert not alarm or policy._schedule.monitor._history == []
     assert policy.metrics()["alarms"] == 2
 
 
 def test_a_step_without_prompts_updates_nothing():
     policy = SignalBudget(GRID, delta="0.25")
     policy.update(Outcomes([], np.zeros((0, 0), bool)))
-    assert policy.metrics()["calibration_extra_share"] == 0 and policy.metrics()["window"] == 0
+    assert [policy.metrics()[name] for name in ("calibration_extra_share", "designated_share", "window")] == [0, 0, 0]
 
 
 def test_a_clock_below_every_budget_still_draws_the_first():
@@ -269,3 +271,54 @@ def test_audit_tries_only_prompts_that_were_drawn():
     policy = SignalBudget(GRID, delta="0.25", share="1")
     policy.update(population(20, 0))
     assert policy.audit(population(5, 1, step=1).prefix(np.array([6, 0, 6, 0, 6])))["lost_group"][1] == 3
+
+
+def test_a_prompt_drawn_once_counts_as_drawn():
+    policy = SignalBudget((1, 2, 4), delta="0.25", share="1", window=20)
+    policy.update(population(20, 0, width=4))
+    assert policy.metrics()["f"] < inf
+    once = population(3, 1, step=1, width=4).prefix(1)
+    assert policy.audit(once)["lost_group"] == (0, 3)
+    with pytest.raises(ValueError, match="3 calibration prompts cut off unresolved"):
+        policy.update(once)
+
+
+def test_the_class_of_a_prompt_is_read_from_what_was_drawn():
+    policy = SignalBudget(GRID, by_first_outcome=True)
+    batch = Outcomes([1, 2, 3, 4], np.array([[True] * 2, [True] * 2, [False] * 2, [True] * 2]), drawn=np.array([0, 1, 1, 2]))
+    assert policy._class_of(batch).tolist() == [1, 0, 1, 0]
+
+
+def test_the_clock_of_an_updated_step_is_the_one_before_it():
+    policy = SignalBudget(GRID, delta="0.25", window=20)
+    policy.update(population(20, 0))
+    before = policy._clock
+    policy.update(population(40, 1, step=1))
+    assert policy._clock_of(1) == before and policy._clock_of(2) == policy._clock
+    assert before[0] != before[1]
+
+
+def test_the_smallest_window_a_level_allows():
+    assert SignalBudget(GRID, delta="0.1", window=9).metrics()["f"] == inf
+    with pytest.raises(ValueError, match="window: got 8; need 9"):
+        SignalBudget(GRID, delta="0.1", window=8)
+
+
+def test_a_stream_that_moves_the_clock_at_every_step_warns_of_nothing(recwarn):
+    policy = SignalBudget(GRID, delta="0.25", window=20)
+    for step in range(6):
+        policy.update(population(30, step, step))
+    assert not recwarn.list
+
+
+def test_working_levels_are_told_by_class():
+    names = set(SignalBudget(GRID, drift="aci", by_first_outcome=True).metrics())
+    assert {"f_pass", "f_fail", "level_pass", "level_fail"} <= names
+    assert {"f", "level"} <= set(SignalBudget(GRID, drift="aci").metrics())
+
+
+@pytest.mark.parametrize("m", [True, False, 0, -1, 1.5, 1.0, "1", None])
+def test_m_is_a_count(m):
+    with pytest.raises(ValueError, match=r"^m: got .*; need an integer >= 1; because "):
+        k_mix([[True, False]], m)
+    assert k_mix([[True, False]], np.int8(1)).tolist() == [2]
