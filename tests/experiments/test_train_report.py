@@ -23,12 +23,12 @@ OPTIONS = ["train", "--config", NAME, "--model", "embedded", "--max-steps", "2"]
 DATA = [Example(f"{i} + {i} =", str(2 * i)) for i in range(8)]
 
 
-def torchrun(folder, world, report):
+def torchrun(folder, world, report, *more):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(world), "--master-port", port]
-    command = [sys.executable, *launcher, "-m", "experiments", *OPTIONS, "--out", str(folder), "--report", report]
+    command = [sys.executable, *launcher, "-m", "experiments", *OPTIONS, "--out", str(folder), "--report", report, *more]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
@@ -50,6 +50,14 @@ def test_two_processes_open_the_test_once_and_share_its_measurement(tmp_path):
     assert again.returncode != 0 and "error: report: got 'table 1'; need a report that has not opened this test split" in again.stderr
     assert "'loss'" not in again.stdout  # before training
     assert (tmp_path / "run.json").read_bytes() == before and len((tmp_path / RECORD).read_text().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_more_processes_than_test_examples(tmp_path):
+    done = torchrun(tmp_path, 2, "x", "--set", "data.n_test=1", "--set", "budget.rule='fixed'")
+    assert done.returncode == 0, done.stderr[-3000:]
+    measured = json.loads((tmp_path / "run.json").read_text())["test"]["additions"]
+    assert measured["n"] == 1 and len((tmp_path / RECORD).read_text().splitlines()) == 1
 
 
 def test_a_used_name_is_refused_before_training(tmp_path, capsys, monkeypatch):
