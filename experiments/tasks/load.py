@@ -49,7 +49,8 @@ _MOST_DRAWS = 16
 def load(name: str, source: str | Path | None = None, *, size: int | None = None, seed: int = 0) -> list[Example]:
     """The examples of a task, without duplicates (by content).
 
-    A question that a data set answers in two ways has no gold answer: its rows are dropped, with a warning, as repeated rows are.
+    A question that a data set answers in two ways has no gold answer: its rows are dropped, with a warning, as are repeated rows and
+    those of which the parser says that they have no tests (`experiments.checks.NoTests`).
 
     Parameters
     ----------
@@ -83,7 +84,11 @@ def load(name: str, source: str | Path | None = None, *, size: int | None = None
         records = _local(path, chosen)
     else:
         records = _hub(chosen, chosen.hub if source in (None, "hub") else str(source))
-    return _unique([_example(parse, record, f"{place}: row {i} of {name}") for place, i, record in records], name)
+    examples = [_example(parse, record, f"{place}: row {i} of {name}") for place, i, record in records]
+    kept = [e for e in examples if e is not None]
+    if len(kept) < len(examples):
+        warnings.warn(f"{name}: {len(examples) - len(kept)} of {len(examples)} rows have no tests and are dropped", stacklevel=2)
+    return _unique(kept, name)
 
 
 def _path(source: str) -> Path | None:
@@ -97,12 +102,14 @@ def _path(source: str) -> Path | None:
         raise ValueError(f"source: got {source!r}; need a hub id, or a local folder or file; because {error}") from None
 
 
-def _example(parse: Callable[[Mapping[str, Any]], Example], record: Any, where: str) -> Example:
-    """The example of a row; whatever is wrong with it is said with its place."""
+def _example(parse: Callable[[Mapping[str, Any]], Example], record: Any, where: str) -> Example | None:
+    """The example of a row, None if it has no tests; whatever is wrong with it is said with its place."""
     if not isinstance(record, Mapping):
         raise ValueError(f"{where}: got a {type(record).__name__}; need an object; because columns have names")
     try:
         return _checked(parse(record))
+    except checks.NoTests:
+        return None
     except KeyError as error:
         columns = ", ".join(map(str, record))
         raise ValueError(f"{where}: got columns {columns}; need {error}; because that is the public schema") from error

@@ -1,6 +1,8 @@
 """Whatever stands in a data file, a row, a setting or a size: examples, or one error that names file and row."""
 
+import dataclasses
 import gzip
+import importlib
 import json
 import re
 import warnings
@@ -11,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.tasks import Example, load, split
+from experiments.checks import NoTests
+from experiments.tasks import TASKS, Example, load, split
 from experiments.tasks.load import _MOST_DRAWS
 
 HOUSE = r"(?s)^.+?: got .*; need .*; because .+$"
@@ -100,11 +103,6 @@ RAISED = [
     "kind", [*RAISED, AssertionError, UnicodeError, "pickle.UnpicklingError", "zlib.error", "binascii.Error", "json.JSONDecodeError"]
 )
 def test_whatever_a_parser_raises_is_named(tmp_path, monkeypatch, kind):
-    import dataclasses
-    import importlib
-
-    from experiments.tasks import TASKS
-
     if isinstance(kind, str):
         module, _, attribute = kind.partition(".")
         kind = getattr(importlib.import_module(module), attribute)
@@ -121,6 +119,25 @@ def test_whatever_a_parser_raises_is_named(tmp_path, monkeypatch, kind):
         found = outcome("aime25", file)
         assert in_form(found, f"x.{suffix}: row 1 of aime25: ", "odd"), found
         assert isinstance(found, str)
+
+
+@pytest.mark.parametrize("without", [set(), {"0"}, {"1", "3"}, {"0", "1", "2", "3"}])
+def test_rows_without_tests_are_dropped_aloud(tmp_path, monkeypatch, without):
+    def parse(row):
+        if row["answer"] in without:
+            raise NoTests("none")
+        return Example(row["problem"], row["answer"])
+
+    monkeypatch.setitem(TASKS, "taco", dataclasses.replace(TASKS["taco"], parse=parse))
+    (tmp_path / "x.jsonl").write_bytes(content([{"problem": f"{i}?", "answer": str(i)} for i in range(4)], "jsonl"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if len(without) == 4:
+            with pytest.raises(ValueError, match="source: got no rows for taco"):
+                load("taco", tmp_path)
+        else:
+            assert {e.answer for e in load("taco", tmp_path)} == set("0123") - without
+    assert [str(w.message) for w in caught] == [f"taco: {len(without)} of 4 rows have no tests and are dropped"] * bool(without)
 
 
 BROKEN = {
