@@ -370,7 +370,7 @@ def _package_folders(names: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(folders)
 
 
-_PROGRAM = "import runpy; runpy.run_path('/box/source', run_name='__main__')"
+_PROGRAM = "import runpy, sys; sys.set_int_max_str_digits(0); runpy.run_path('/box/source', run_name='__main__')"
 _SERVE = "import runpy; runpy.run_path('/box/candidate_side.py', run_name='__main__')"
 _JUDGE = "import runpy; runpy.run_path('/box/tests_side.py', run_name='__main__')"
 _CANDIDATE_SIDE, _TESTS_SIDE = (
