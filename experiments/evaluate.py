@@ -168,7 +168,7 @@ def statistics(
     if (codes is None) != (gold is None):
         given, missing = ("gold", "codes") if codes is None else ("codes", "gold")
         raise ValueError(f"{missing}: got None beside {given}; need both or neither; because a vote is compared with the gold answers")
-    if codes is not None and (np.shape(codes), np.shape(gold)) != ((n, samples), (n,)):
+    if codes is not None and gold is not None and (np.shape(codes), np.shape(gold)) != ((n, samples), (n,)):
         raise ValueError(
             f"codes: got shape {np.shape(codes)} and gold {np.shape(gold)}; need {(n, samples)} and {(n,)}; because passes has it"
         )

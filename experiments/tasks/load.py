@@ -26,6 +26,8 @@ from .splits import distinct
 __all__ = ["load"]
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+#: The form of a hub id, ``owner/name`` or ``name``.
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 #: What reading or parsing data of another shape than expected raises.
 _DATA_ERRORS = (
     ArithmeticError,
@@ -97,7 +99,11 @@ def _path(source: str) -> Path | None:
         if not source.strip():
             raise ValueError("it is empty")
         path = Path(source).expanduser()
-        return path if path.exists() else None
+        if path.exists():
+            return path
+        if source.endswith(_SUFFIXES) or not _HUB_ID.fullmatch(source):
+            raise ValueError("there is no such file or folder")
+        return None
     except (OSError, RuntimeError, ValueError) as error:  # too long a name, a closed folder, a user without a home
         raise ValueError(f"source: got {source!r}; need a hub id, or a local folder or file; because {error}") from None
 
@@ -236,7 +242,7 @@ def _json(text: bytes) -> Any:
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not in JSON")
 
-    return json.loads(text.decode(), parse_constant=refuse)
+    return json.loads(text.decode("utf-8-sig"), parse_constant=refuse)
 
 
 def _hub(chosen: Task, repository: str) -> _Records:

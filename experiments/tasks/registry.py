@@ -84,9 +84,9 @@ def task(name: str) -> Task:
     ...
     ValueError: task: got 'gsm9k'; need one of gsm8k, math500, ... or reasoning_gym/FAMILY; because no other loader is written
     """
-    if name in TASKS:
+    if isinstance(name, str) and name in TASKS:
         return TASKS[name]
-    if name in GENERATED or name.startswith(GYM):
+    if isinstance(name, str) and (name in GENERATED or name.startswith(GYM)):
         return Task(name, GENERATED.get(name, "math"), rows.competition, "")
     raise ValueError(
         f"task: got {name!r}; need one of {', '.join([*TASKS, *GENERATED])} or {GYM}FAMILY; because no other loader is written"

@@ -192,10 +192,27 @@ def test_files_cut_off_or_with_a_wrong_byte(tmp_path, suffix, data):
     assert isinstance(found, list) or found.startswith((f"x.{suffix}:", "source: got no rows")), found
 
 
-@pytest.mark.parametrize("source", ["", " ", "x" * 5000, "~nobody-of-this-name/x", "a\0b", "/dev/null", "/dev/zero"])
+@pytest.mark.parametrize(
+    "source",
+    ["", " ", "x" * 5000, "~nobody-of-this-name/x", "a\0b", "/dev/null", "/dev/zero", "/no/such", "x.jsonl", "a/x.parquet", "./x", "a/b/c"],
+)
 def test_sources_that_are_none(source):
     with pytest.raises(ValueError, match=r"(?s)^source: got .*; need .*; because "):
         load("aime25", source)
+
+
+@pytest.mark.parametrize("name", [None, 3, "", " ", "GSM8K", "gsm8k ", b"gsm8k", ["gsm8k"], "reasoning_gym"])
+def test_names_that_are_no_task(name):
+    with pytest.raises(ValueError, match=r"(?s)^task: got .*; need one of gsm8k, .*; because no other loader is written$"):
+        load(name)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "json"])
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path, suffix):
+    rows = [{"problem": "A?", "answer": "1"}, {"problem": "B?", "answer": "2"}]
+    marked = b"\xef\xbb\xbf" + content(rows, suffix.removesuffix(".gz"))
+    (tmp_path / f"x.{suffix}").write_bytes(gzip.compress(marked) if suffix.endswith("gz") else marked)
+    assert [e.answer for e in load("aime25", tmp_path)] == ["1", "2"]
 
 
 def test_folders_and_files_of_other_names(tmp_path):
