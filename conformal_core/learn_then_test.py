@@ -138,11 +138,7 @@ def learn_then_test(
     """
     grid = check_grid(grid)
     level, unlucky = as_level(delta), as_level(gamma, "gamma")
-    for name, number, least in (("delta", level, Fraction(1, 10**6)), ("gamma", unlucky, Fraction(1, 10**300))):
-        if number < least:
-            raise ValueError(
-                f"{name}: got {number}; need at least {float(least):g}; because a smaller one takes millions of prompts to certify"
-            )
+    _check_certifiable(level, unlucky)
     if risk not in get_args(StopRisk):
         raise ValueError(f"risk: got {risk!r}; need one of {get_args(StopRisk)}; because that is what delta bounds")
     starts = default_starts(risk) if starts is None else starts
@@ -193,8 +189,17 @@ def default_starts(risk: StopRisk) -> int:
     return 4 if risk == "wrong_given_stop" else 1
 
 
+def _check_certifiable(delta: Fraction, gamma: Fraction) -> None:
+    for name, number, least in (("delta", delta, Fraction(1, 10**6)), ("gamma", gamma, Fraction(1, 10**300))):
+        if number < least:
+            raise ValueError(
+                f"{name}: got {number}; need at least {float(least):g}; because a smaller one takes millions of prompts to certify"
+            )
+
+
 def certifiable_size(delta: Fraction, gamma: Fraction) -> int:
     """Fewest trials whose complete success certifies the level: the smallest m with ``(1 - delta)**m <= gamma``."""
+    _check_certifiable(delta, gamma)
     m = max(1, int(log(gamma) / log1p(-delta)) - 2)
     while not binomial_below(0, m, delta, gamma):
         m += 1

@@ -89,7 +89,7 @@ class StreamWindow:
         self.scores: list[float] = []
         self.steps: list[int] = []
         #: The last step seen, with scores or without: ages count from the one after it.
-        self.clock: int | None = None
+        self.clock = -1
         self._read()
 
     def _read(self) -> None:
@@ -97,8 +97,7 @@ class StreamWindow:
         if self.drift == "aci":
             self.threshold = inf if self.short else self.level.threshold(self.scores)
         elif self.drift == "recency" and self.scores:
-            now = (self.steps[-1] if self.clock is None else self.clock) + 1
-            q = weighted_quantile(self.scores, [float(self.recency) ** (now - s) for s in self.steps], 1, self.delta)
+            q = weighted_quantile(self.scores, [float(self.recency) ** (self.clock + 1 - s) for s in self.steps], 1, self.delta)
             self.threshold, self.short = q.value, self.short or not q.attainable
         else:
             self.threshold = inf if self.short else conformal_quantile(self.scores, self.delta).value
@@ -119,7 +118,7 @@ class StreamWindow:
         q = self.threshold if in_force is None else in_force
         if np.isnan(q):
             raise ValueError("in_force: got NaN; need a number or +-inf; because errors are counted against it")
-        if self.drift == "recency" and self.clock is not None and step < self.clock:
+        if self.drift == "recency" and step < self.clock:
             raise ValueError(
                 f"step: got {step} after {self.clock}; need one that is not earlier; because a score from the future would outweigh all"
             )
@@ -152,7 +151,7 @@ class StreamWindow:
         """Inverse of :meth:`state_dict`."""
         self.scores = [float(s) for s in state["scores"]]
         self.steps = [int(s) for s in state["steps"]]
-        self.clock = None if state["clock"] is None else int(state["clock"])
+        self.clock = int(state["clock"])
         self.level = AdaptiveLevel.from_json(state["level"])
         self._read()
 

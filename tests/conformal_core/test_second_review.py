@@ -415,3 +415,39 @@ def test_intervals_of_several_tables_allow_for_what_was_learnt(tables: int) -> N
     report = c.replay(c.FixedBudget(2), [TABLE] * tables, k_max=4)
     low, high = c.mean_interval(report.drawn / 4, adaptive=tables > 1)
     assert report.intervals["mean_k"] == (4 * low, 4 * high)
+
+
+def test_sets_at_a_threshold_that_a_share_equals() -> None:
+    assert c.singleton_probability([3, 1], "3/4", "inclusive") == 1
+    assert c.singleton_probability([3, 1], "3/4", "mass_above") == 0
+    for rule in ("randomized", "independent", "inclusive", "mass_above", "released"):
+        assert c.singleton_probability([], "1/2", rule, k=4) == 0
+    for rule in ("randomized", "independent", "inclusive", "mass_above"):
+        assert c.singleton_probability([4], -inf, rule) == 0
+    assert c.singleton_probability([4], -inf, "released") == 1
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["1/10", "1/3", "9/10"]))
+def test_joint_thresholds_of_many_prompts_are_order_statistics(seed: int, delta: str) -> None:
+    scores = np.random.default_rng(seed).permuted(np.arange(3 * 400.0).reshape(3, 400), axis=1).T
+    rank = c.conformal_rank(400, delta)
+    assert c.max_score(scores, delta).q.tolist() == [sorted(scores.max(axis=1))[rank - 1]] * 3
+    places = 1 + scores.argsort(axis=0).argsort(axis=0)
+    t = sorted(places.max(axis=1))[rank - 1] + 1
+    assert c.max_rank(scores, delta).rank == t if t <= 400 else np.isinf(c.max_rank(scores, delta).q).all()
+    half, other = scores[:200], scores[200:]
+    above = np.array([(half < row).sum(axis=0) for row in other]).max(axis=1)
+    t = sorted(above)[c.conformal_rank(200, delta) - 1]
+    assert c.split_ecdf(half, other, delta).rank == t + 1 if t < 200 else np.isinf(c.split_ecdf(half, other, delta).q).all()
+
+
+@pytest.mark.parametrize(("rule", "delta", "least"), [("split_ecdf", "1/2", 2), ("split_ecdf", "1/3", 3), ("max_rank", "1/2", 3)])
+def test_fewest_prompts_of_a_rule(rule: Any, delta: str, least: int) -> None:
+    c.ConformalBudget((2, 4), multiplicity=rule, delta=delta, n_calibration=least)
+    with pytest.raises(ValueError, match=rf"^n_calibration: got {least - 1}; need {least}; because "):
+        c.ConformalBudget((2, 4), multiplicity=rule, delta=delta, n_calibration=least - 1)
+
+
+def test_a_budget_that_nobody_can_certify() -> None:
+    with pytest.raises(ValueError, match=r"^delta: got .*; need at least 1e-06; because "):
+        c.ConformalBudget((2, 4), multiplicity="learn_then_test", delta="1e-400")

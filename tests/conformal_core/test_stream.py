@@ -118,6 +118,7 @@ def test_an_alarm_empties_the_window_and_everybody_is_designated_again():
         if policy.metrics()["window"] < before:
             assert step >= 7 and policy.metrics()["window"] == 0
             assert policy.designated(table.prompt_ids, step + 1).all()
+            assert policy._schedule.monitor._history == []
             break
     else:
         raise AssertionError("no alarm within 7 steps of 24 prompts none of which passes any more")
@@ -264,3 +265,36 @@ def test_a_full_window_with_a_finite_threshold_warns_of_nothing(drift, recency):
         warnings.simplefilter("error")
         window.extend([1, 2, 3, 4], step=0)
     assert window.threshold < inf
+
+
+def test_before_any_update_nothing_was_designated():
+    policy = StreamCalibrated(ConformalBudget((1, 2, 4), score=FirstSuccess(), delta="0.2", n_calibration=20), alarm="0.1")
+    assert [policy.metrics()[name] for name in ("designated_share", "calibration_extra_share", "window")] == [0, 0, 0]
+    assert policy._schedule.stage == 1
+
+
+def test_a_policy_that_reads_answers_needs_them_whatever_its_rollout_reads():
+    aps, first = budget(score=APS()), budget(score=FirstSuccess())
+    assert StreamCalibrated(aps).needs_answers and not StreamCalibrated(first).needs_answers
+    assert not StreamCalibrated(aps).rollout.needs_answers
+
+
+def test_prompts_solved_at_the_first_draw_feed_the_window():
+    policy = StreamCalibrated(ConformalBudget((1, 2, 4), score=FirstSuccess(), delta="0.2", n_calibration=20), share="1")
+    policy.update(Outcomes(np.arange(20, dtype=np.uint64), np.ones((20, 4), bool)).prefix(1))
+    assert policy.metrics()["window"] == 20 and policy.policy.stop_rule is not None
+
+
+@pytest.mark.filterwarnings("ignore:calibration")
+@pytest.mark.parametrize("steps", [(1, 2, 3, 4, 5, 6, 7, 8), (1, 3, 8), (2, 3, 4, 8)])
+def test_what_designation_adds_is_counted_to_the_response(steps):
+    """The policy alone, replayed on the prompts of a step, draws what is not counted as extra."""
+    policy = StreamCalibrated(SignalBudget(steps, delta="0.4", calibration="offline", n_calibration=20), share="1/2", window=20)
+    for step in range(4):
+        table = batch(30, 3, step, answers=False)
+        designated = policy.designated(table.prompt_ids, step)
+        drawn = replay(policy, table, step).drawn
+        alone = replay(policy.policy, table, step).drawn
+        policy.update(table.prefix(drawn))
+        extra = int((drawn - np.minimum(alone, drawn))[designated].sum())
+        assert policy.metrics()["calibration_extra_share"] == extra / drawn.sum()
