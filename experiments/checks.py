@@ -1,4 +1,4 @@
-"""Counts and seeds, refused where they are not whole numbers in range, and what a row may lack."""
+"""Counts and seeds, refused where they are not whole numbers in range."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MAX_SEED", "NoTests", "seed", "whole"]
+__all__ = ["MAX_SEED", "seed", "whole"]
 
 #: Seeds lie below it: NumPy's and torch's global generators take 32 bits, and every process adds its number.
 MAX_SEED = 2**31
-
-
-class NoTests(ValueError):
-    """A row of a data set of programs has no tests: raised by a parser, for a loader to leave the row out and count it."""
 
 
 def whole(name: str, value: Any, least: int, because: str) -> int:

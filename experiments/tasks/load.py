@@ -20,7 +20,7 @@ from experiments.sandbox import FunctionTests
 from experiments.verifiers.code import pack_tests
 
 from .registry import GYM, Task, task
-from .rows import Example
+from .rows import Example, NoTests
 from .splits import distinct
 
 __all__ = ["load"]
@@ -52,7 +52,7 @@ def load(name: str, source: str | Path | None = None, *, size: int | None = None
     """The examples of a task, without duplicates (by content).
 
     A question that a data set answers in two ways has no gold answer: its rows are dropped, with a warning, as are repeated rows and
-    those of which the parser says that they have no tests (`experiments.checks.NoTests`).
+    those of which the parser says that they have no tests (`rows.NoTests`).
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def _example(parse: Callable[[Mapping[str, Any]], Example], record: Any, where: 
         raise ValueError(f"{where}: got a {type(record).__name__}; need an object; because columns have names")
     try:
         return _checked(parse(record))
-    except checks.NoTests:
+    except NoTests:
         return None
     except KeyError as error:
         columns = ", ".join(map(str, record))

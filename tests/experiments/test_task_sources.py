@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.checks import NoTests
-from experiments.tasks import TASKS, Example, load, split
+from experiments.tasks import TASKS, Example, load, split, task
 from experiments.tasks.load import _MOST_DRAWS
+from experiments.tasks.rows import NoTests
 
 HOUSE = r"(?s)^.+?: got .*; need .*; because .+$"
 ROWS = json.loads((Path(__file__).parents[1] / "data" / "task_rows.json").read_text(encoding="utf-8"))
@@ -138,6 +138,17 @@ def test_rows_without_tests_are_dropped_aloud(tmp_path, monkeypatch, without):
         else:
             assert {e.answer for e in load("taco", tmp_path)} == set("0123") - without
     assert [str(w.message) for w in caught] == [f"taco: {len(without)} of 4 rows have no tests and are dropped"] * bool(without)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if task(name).kind in ("function", "program")])
+def test_a_row_without_tests_does_not_refuse_the_data_set(tmp_path, name):
+    good = ROWS[name]["rows"][0]
+    question = next(c for c in ("question", "question_content", "text", "prompt") if c in good)
+    gone = {"test": "METADATA = {}", "test_list": [], "input_output": "", "public_test_cases": "[]", "private_test_cases": "[]"}
+    bare = {**good, question: "Another one.", **{c: v for c, v in gone.items() if c in good}}
+    (tmp_path / "x.jsonl").write_bytes(content([bare, good], "jsonl"))
+    with pytest.warns(UserWarning, match=f"{name}: 1 of 2 rows have no tests and are dropped"):
+        assert len(load(name, tmp_path)) == 1
 
 
 BROKEN = {
