@@ -304,6 +304,7 @@ def train(
         "totals": trainer.ledger.totals(),
         "log": trainer.state.log_history,
     }
+    main_process = trainer.accelerator.is_main_process
     if main_process:
         _write(result, out)
     for tested, test in sealed.items():

@@ -43,6 +43,8 @@ def test_two_processes_open_the_test_once_and_share_its_measurement(tmp_path):
     assert run["steps"] == 2 and (run["test"]["additions"]["n"], run["test"]["additions"]["samples"]) == (40, 8)
     ave = next(s for s in run["test"]["additions"]["statistics"] if s["statistic"] == "pass" and s["k"] == 1)
     assert 0.2 < ave["value"] < 0.95
+    vote_of_one = run["test"]["additions"]["majority"]["1"][0]  # drawn at random: far off if answers were judged by other rows' gold
+    assert abs(vote_of_one - ave["value"]) < 0.05
     assert done.stdout.count("run.json") == 1
 
     before = (tmp_path / "run.json").read_bytes()
