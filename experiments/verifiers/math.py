@@ -17,7 +17,7 @@ import unicodedata
 from fractions import Fraction
 from typing import Any
 
-from .text import last_boxed, text_of
+from .text import PRODUCT, last_boxed, text_of
 from .worker import code_within_budget
 
 _LONGEST = 1000
@@ -49,7 +49,7 @@ _UNITS = re.compile(
     re.IGNORECASE,
 )
 _SPEED = re.compile(r"(?<=[\d\s])\s*(?:k?m/(?:s|h|hr|min))(?:\^\{?2\}?)?$")
-_TEXT_UNIT = re.compile(r"(?<=[^\s{(\[=<>,])\s*\\(?:text|mathrm|mbox|textrm|textit)\s*\{([^{}]*)\}((?:\s*\^\s*\{?[23]\}?)?)\s*$")
+_TEXT_UNIT = re.compile(r"(?<=[A-Za-z0-9})\]!|.])\s*\\(?:text|mathrm|mbox|textrm|textit)\s*\{([^{}]*)\}((?:\s*\^\s*\{?[23]\}?)?)\s*$")
 _NOUNS = re.compile(r"([-+]?\d[\d.,/]*)\s+([A-Za-z]+(?: [A-Za-z]+){0,2})")
 _PHRASE = re.compile(r"[~\s]*([A-Za-z]+\.?(?:(?: |/|-|\^\{?[23]\}?|~)+[A-Za-z]+\.?){0,3})(?:\^\{?[23]\}?)?[~\s]*")
 #: Words that change what stands before them; a noun phrase without them is a unit.
@@ -59,7 +59,8 @@ are was be if when for from of on at by with without as so since because where w
 invalid false true right correct even odd prime am pm oclock noon mod modulo base power squared cubed root factorial remainder zero one two
 three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety dozen hundred thousand million
 billion trillion half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths eighth eighths tenth tenths hundredth
-hundredths thousandth thousandths approximately about infinity pi i e x y z n st nd rd th choose
+hundredths thousandth thousandths approximately about infinity pi i e x y z n st nd rd th choose sin cos tan cot sec csc sinh cosh tanh log
+exp sqrt max min gcd lcm abs alpha beta gamma delta epsilon theta lambda sigma omega phi psi rho tau
 """
 _MEANING = frozenset(_WORDS.split())
 
@@ -256,10 +257,11 @@ def _without_units(text: str) -> str:
     match = _TEXT_UNIT.search(text)
     if match:
         phrase = _PHRASE.fullmatch(match[1])
-        if not match[1].strip(" ~") or (phrase and _is_unit(phrase[1])):
-            return text[: match.start()].strip()
+        rest = text[: match.start()].strip()
+        if not match[1].strip(" ~") or (phrase and _is_unit(phrase[1]) and "\\text" not in rest):
+            return rest
     match = _NOUNS.fullmatch(text)
-    if match and _is_unit(match[2]):
+    if match and _is_unit(match[2]) and not any(len(word) < 3 or PRODUCT.fullmatch(word) for word in match[2].split()):
         return match[1]
     return _UNITS.sub("", _SPEED.sub("", text)).strip()
 

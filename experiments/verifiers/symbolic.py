@@ -19,6 +19,8 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 
+from .text import PRODUCT
+
 _TOKEN = re.compile(
     r"(\s*)(\d+(?:\.\d+)?|\.\d+|\\(?:begin|end)\{[A-Za-z]+\}|\\mathbb(?:\{[A-Z]\}|\s*[A-Z])|\\[A-Za-z]+|\\.|[A-Za-z]+|\S)", re.ASCII
 )
@@ -26,6 +28,7 @@ _BITS = 14_000
 _MAGNITUDE = 100_000
 _ROOT_BITS = 2_000
 _FACTORIAL = 1_000
+_BINOMIAL = 10
 _DEGREE = 24
 _TERMS = 400
 _VARIABLES = 4
@@ -91,7 +94,7 @@ def tokens(text: str) -> list[Token]:
         if token[0].isalpha() and token.isascii():
             if token in _WORDS:
                 found.append(Token("\\" + token, bool(space)))
-            elif len(token) == 1 or (len(token) == 2 and token.islower() and token not in _SHORT_WORDS):
+            elif len(token) == 1 or (len(token) == 2 and token.islower() and token not in _SHORT_WORDS) or PRODUCT.fullmatch(token):
                 found += [Token(token[0], bool(space)), *map(Token, token[1:])]
             else:
                 raise Unreadable(f"answer: got the word {token!r}; need mathematics; because words are compared as text")
@@ -502,6 +505,8 @@ def _factorial(value: sympy.Expr) -> sympy.Expr:
 
 
 def _binomial(top: sympy.Expr, bottom: sympy.Expr) -> sympy.Expr:
+    if not top.is_number and bottom.is_Integer and 0 <= bottom <= _BINOMIAL:
+        return _small(sympy.ff(top, bottom) / sympy.factorial(bottom))
     whole = top.is_Integer and bottom.is_Integer
     if not whole or not 0 <= bottom <= top or top > _MAGNITUDE or min(bottom, top - bottom) > _FACTORIAL:
         raise Unreadable(f"answer: got the binomial coefficient of {top} and {bottom}")

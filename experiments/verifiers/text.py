@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+#: Three or four letters that are a product of variables, not a word.
+PRODUCT = re.compile(r"[xyz]{3}|[abc]{3}|[abcd]{4}|[pqrs]{3,4}|[klmn]{3}|[rst]{3}|[uvw]{3}")
 #: A box, an escaped character, a brace.
 _SIGN = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])|\\(?!\\(?:boxed|fbox)(?![A-Za-z]))[\s\S]|[{}]")
 _BARE = re.compile(r"\s*([-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?|[A-Za-z](?![A-Za-z]))")
