@@ -121,7 +121,7 @@ def _build_root(job: dict[str, Any]) -> int:
     for path in job["masks"]:
         if os.path.isdir("/tmp" + path):
             _mount("tmpfs", "/tmp" + path, "tmpfs", _RDONLY | _NOSUID | _NODEV | _NOEXEC, "size=4k,mode=755")
-    for link, target in job["links"]:
+    for link, target in [*job["links"], ("/dev/stdin", "/box/stdin"), ("/dev/shm", "/tmp")]:
         if not os.path.lexists("/tmp" + link):
             os.symlink(target, "/tmp" + link)
     for name in ("tmp", "proc", "box"):

@@ -7,6 +7,12 @@ import builtins
 from collections.abc import Collection
 
 
+def free_names(source: str) -> set[str]:
+    """Names that ``source`` reads and that neither it nor Python binds."""
+    read, bound = _names(ast.parse(source))
+    return read - bound - set(dir(builtins))
+
+
 def entry_points(source: str, known: Collection[str] = (), wanted: Collection[str] = ()) -> set[str]:
     """Names in ``source`` that the program under test has to supply.
 

@@ -157,7 +157,7 @@ class Sandbox:
 
     def run(self, source: str, stdin: str = "") -> Run:
         """Run ``source`` as a main program with ``stdin`` on its standard input."""
-        job = self._job({"source": source, "stdin": stdin}, _PROGRAM)
+        job = self._job({"source": source, "stdin": stdin, "start.py": _CANDIDATE_SIDE["start.py"]}, _PROGRAM)
         with self._spawn(job) as process:
             return self._collect(process)
 
@@ -341,6 +341,7 @@ def _interpreter() -> tuple[list[tuple[str, str]], list[str], list[tuple[str, st
         places.append(os.path.join(folder, name))
     machine = platform.machine()
     libraries = (f"lib/{machine}-linux-gnu", "lib64", "lib/ld-linux-aarch64.so.1", "lib/ld-musl-x86_64.so.1")
+    places += [f"/usr/lib/locale/{name}" for name in ("C.UTF-8", "C.utf8")]
     places += [f"/{top}{lib}" for lib in libraries for top in ("usr/", "")]
     links = [(top, os.readlink(top)) for top in ("/lib", "/lib64") if os.path.islink(top)]
     behind = tuple(f"{link}/" for link, _ in links)
@@ -370,12 +371,13 @@ def _package_folders(names: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(folders)
 
 
-_PROGRAM = "import runpy, sys; sys.set_int_max_str_digits(0); runpy.run_path('/box/source', run_name='__main__')"
-_SERVE = "import runpy; runpy.run_path('/box/candidate_side.py', run_name='__main__')"
+_START = "import runpy; runpy.run_path('/box/start.py')['prepare'](); "
+_PROGRAM = _START + "runpy.run_path('/box/source', run_name='__main__')"
+_SERVE = _START + "runpy.run_path('/box/candidate_side.py', run_name='__main__')"
 _JUDGE = "import runpy; runpy.run_path('/box/tests_side.py', run_name='__main__')"
 _CANDIDATE_SIDE, _TESTS_SIDE = (
     {name: (_HERE / name).read_text(encoding="utf-8") for name in names}
-    for names in (("candidate_side.py", "plain.py"), ("tests_side.py", "plain.py", "names.py"))
+    for names in (("candidate_side.py", "plain.py", "start.py"), ("tests_side.py", "plain.py", "names.py"))
 )
 _LAUNCH: dict[str, str] = {
     kind: f"import sys; sys.path.insert(0, {str(_HERE)!r}); import {module}; {module}.main()"

@@ -162,4 +162,124 @@ BOMBS = {
     "closes every descriptor": "import os\nos.closerange(0, 4096)\ndef solve(x): return x * x",
 }
 
+#: What a program may write where an answer is due; none of it is one, or none of it helps.
+NONSENSE = [
+    "null",
+    "[]",
+    "5",
+    "{}",
+    '"value"',
+    "{" * 5000,
+    '{"value": ["ref", 0]}',
+    '{"value": ["list", [["ref", 0], ["list", []]]]}',
+    '{"value": ["list", [["int", "4"], ["list", [["list", [["int", "63"], ["list", []]]]]]]]}',
+    '{"value": ["list", [["int", "4"], ["list", [["list", [["int", "-1"], ["list", []]]]]]]]}',
+    '{"value": ["list", [["int", "4"], ["int", "4"]]]}',
+    '{"value": ["list", [["handle", -1], ["list", []]]]}',
+    '{"value": ["list", [["dict", [[["list", []], null]]], ["list", []]]]}',
+    '{"value": ["list", [["date", [0, 0, 0]], ["list", []]]]}',
+    '{"value": ["list", [["datetime", [[1], 5, 0]], ["list", []]]]}',
+    '{"value": ["list", [["datetime", [[2020, 1, 1], ["timedelta", [9, 0, 0]], 0]], ["list", []]]]}',
+    '{"error": 5}',
+    '{"error": {"kinds": 5, "arguments": null}}',
+    '{"error": {"kinds": ["SystemExit"], "arguments": ["list", []], "name": "E"}}',
+    '{"error": {"kinds": ["StopIteration"], "arguments": ["list", []], "name": "E"}}',
+    '{"error": {"kinds": ["SyntaxError"], "arguments": ["list", ["a", ["list", []]]], "name": "E"}}',
+    '{"error": {"kinds": ["UnicodeDecodeError", "UnicodeError"], "arguments": ["list", []], "name": "E"}}',
+    '{"error": {"kinds": ["ImportError"], "arguments": ["list", []], "name": "E"}}',
+    '{"callback": -1, "arguments": ["list", [["list", []], ["dict", []]]]}',
+    '{"callback": 0, "arguments": ["list", []]}',
+    '{"callback": "eval", "arguments": ["list", [["list", ["1"]], ["dict", []]]]}',
+    '{"callback": -99, "arguments": null}',
+    '{"value": ["handle", 7], "itself": true}',
+    '{"value": ["list", []], "done": false}',
+]
+FORGERIES |= {f"writes {line[:60]}": f"import os\nos.write(4, {line!r}.encode() + b'\\n')\ndef solve(x): return None" for line in NONSENSE}
+FORGERIES |= {
+    f"always writes {line[:60]}": f"import os\ndef solve(x):\n    os.write(4, ({line!r} + '\\n').encode() * 40)\n    return None"
+    for line in NONSENSE
+}
+ESCAPES |= {
+    "shared memory of the machine": attempt("import os", "won = any('sem' in n or 'shm' in n for n in os.listdir('/dev/shm'))"),
+    "runs code from shared memory": attempt(
+        "import shutil, os, sys, subprocess",
+        "shutil.copy(sys.executable, '/dev/shm/x')",
+        "os.chmod('/dev/shm/x', 0o755)",
+        "won = subprocess.run(['/dev/shm/x', '-c', '']).returncode == 0",
+    ),
+    "writes its standard input": attempt("open('/dev/stdin', 'w').write('x')", "won = True"),
+    "the packages that its tests may import": attempt("import os", "won = bool(os.listdir('/installed'))"),
+    "hypothesis, which its tests may import": attempt("import hypothesis", "won = True"),
+    "a package next to NumPy": attempt("import numpy, os", "won = any(n not in ('numpy', 'numpy.libs') for n in os.listdir('/packages'))"),
+    "writes to NumPy": attempt("import numpy", "open(numpy.__file__, 'a').write('x')", "won = True"),
+}
+BOMBS |= {
+    "flood of shared memory": "i = 0\nwhile True:\n    i += 1\n    with open(f'/dev/shm/{i}', 'wb') as f: f.write(b'x' * 10**6)",
+    "thread with the largest stack": "import threading\nthreading.stack_size(2**62)\ndef solve(x): return None",
+}
+
+SLY = "class Sly:\n    def __init__(self, x): self.x, self.n = x, 0\n{}\ndef solve(x): return Sly(x)"
+TURNS = "    def {}: self.n += 1; return {}"
+#: Objects whose answers depend on when they are asked or on who asks, with tests that such an object could pass.
+SLY_OBJECTS = {
+    "equal to everything": ("    def __eq__(self, o): return True", "assert solve(2) == 4"),
+    "unequal to nothing": ("    def __ne__(self, o): return False", "assert not solve(2) != 4"),
+    "within every tolerance": (
+        "    def __sub__(self, o): return self\n    def __abs__(self): return self\n    def __lt__(self, o): return True",
+        "assert abs(solve(2) - 4) < 1e-9",
+    ),
+    "less than everything": ("    def __le__(self, o): return True\n    def __ge__(self, o): return True", "assert 4 <= solve(2) <= 4"),
+    "true": ("    def __bool__(self): return True", "assert solve(2)"),
+    "false": ("    def __bool__(self): return False", "assert not solve(2)"),
+    "contains everything": ("    def __contains__(self, o): return True", "assert 4 in solve(2)"),
+    "has every length": ("    def __len__(self): return 4", "assert len(solve(2)) == 4"),
+    "is written as the answer": ("    def __str__(self): return '4'\n    __repr__ = __str__", "assert str(solve(2)) == '4'"),
+    "hashes like the answer": ("    def __hash__(self): return 4\n    def __eq__(self, o): return True", "assert {solve(2)} == {4}"),
+    "close for NumPy": (
+        "    def __array__(self, *a, **k): return 4\n    def __float__(self): return 4.0\n    def __eq__(self, o): return True",
+        "import numpy as np\nassert np.allclose(solve(2), 4)",
+    ),
+    "an instance of what is asked": ("    __class__ = property(lambda self: int)", "assert isinstance(solve(2), int)"),
+    "empty first, full later": (
+        TURNS.format("__iter__(self)", "iter([] if self.n == 1 else self.x)"),
+        "out = solve([3, 1, 2])\nassert all(a <= b for a, b in zip(list(out), list(out)[1:]))\nassert sorted(out) == [1, 2, 3]",
+    ),
+    "sorted at every second look": (
+        TURNS.format("__iter__(self)", "iter(sorted(self.x) if self.n % 2 else [9])"),
+        "out = solve([3, 1, 2])\nassert list(out) == [1, 2, 3]\nassert list(out) == [9]",
+    ),
+    "an iterator that goes on after its end": (
+        "    def __iter__(self): return self\n    def __next__(self):\n        self.n += 1\n        if self.n == 1: raise StopIteration\n"
+        "        if self.n > 4: raise StopIteration\n        return self.n - 1",
+        "out = solve(0)\nassert all(False for _ in out)\nassert list(out) == [1, 2, 3]",
+    ),
+    "one look ahead": (
+        "    def __iter__(self): return iter([])\n    def __next__(self): return 4",
+        "assert next(solve(2)) == 4",
+    ),
+}
+SLY_PROGRAMS = {f"object that is {name}": (SLY.replace("{}", body), tests) for name, (body, tests) in SLY_OBJECTS.items()}
+SLY_PROGRAMS |= {
+    "nothing, where an exception is wanted": (
+        "pass",
+        "try:\n    solve(-1)\n    assert False\nexcept (KeyError, NameError, LookupError): pass",
+    ),
+    "calls a function of the tests that it was not given": (
+        "import sys\ndef solve(f):\n    served = sys._getframe(1).f_locals['self']\n    type(f)(served, -2)()\n    return 4",
+        "def right(): return 4\nassert solve(right) == 4",
+    ),
+    "calls its argument instead of an answer": ("def solve(f, x): return f", "f = lambda x: x * x\nassert solve(f, 2) == 4"),
+    "changes a function of the tests": (
+        "def solve(f, x): f.__code__ = f.__call__ = lambda *a: 4; return f",
+        "def f(x): return x\nassert solve(f, 2) == 4",
+    ),
+    "asks for eval": ("def solve(f): return f('won')", "won = 4\nassert solve(eval) == 4"),
+    "empties the list it is compared with": (
+        "def solve(x):\n    import gc\n    for o in gc.get_objects():\n        if type(o) is list and o == [4]: o.clear()\n    return []",
+        "want = [4]\nassert solve([2]) == want",
+    ),
+    "endless talk with a function of the tests": ("def solve(f):\n    while True: f()", "f = lambda: 0\nassert solve(f) == 4"),
+    "recursion through the tests": ("def solve(f): return f(solve)", "def f(g): return g(f)\nassert solve(f) == 4"),
+}
+
 ATTACKS = {**FORGERIES, **ESCAPES, **BOMBS}

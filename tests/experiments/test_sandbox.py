@@ -12,7 +12,7 @@ import pytest
 
 from experiments.sandbox import FunctionTests, Job, Limits, ProgramTests, Sandbox, SandboxUnavailable, runner, same_output
 from experiments.sandbox.seccomp import DENIED, program
-from tests.experiments.attacks import ATTACKS
+from tests.experiments.attacks import ATTACKS, SLY_PROGRAMS
 
 SQUARES = FunctionTests("assert [solve(x) for x in (2, 3, 12)] == [4, 9, 144]")
 TIGHT = Limits(cpu=1, wall=1.5, memory=1 << 28, processes=8, output=1 << 16, disk=1 << 22, file_size=1 << 22)
@@ -57,7 +57,7 @@ def test_attacks_neither_pass_nor_harm_nor_hang(targets):
     before = children()
     jobs = [Job(aimed(source, targets), SQUARES) for source in ATTACKS.values()]
     verdicts = tight.check_all(jobs)
-    assert len(jobs) >= 90
+    assert len(jobs) >= 150
     assert [name for name, v in zip(ATTACKS, verdicts, strict=True) if v.passed] == []
     assert [name for name, v in zip(ATTACKS, verdicts, strict=True) if v.seconds > TIGHT.wall + 2 * HANG] == []
     assert sorted(p.name for p in Path(targets["file"]).parent.iterdir()) == ["secret"]
@@ -65,6 +65,14 @@ def test_attacks_neither_pass_nor_harm_nor_hang(targets):
     while children() - before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert children() - before == set()
+
+
+def test_sly_objects_do_not_pass():
+    tight = Sandbox(TIGHT, workers=2)
+    jobs = [Job(source, FunctionTests(tests)) for source, tests in SLY_PROGRAMS.values()]
+    verdicts = tight.check_all(jobs)
+    assert [name for name, v in zip(SLY_PROGRAMS, verdicts, strict=True) if v.passed] == []
+    assert [name for name, v in zip(SLY_PROGRAMS, verdicts, strict=True) if v.seconds > TIGHT.wall + 2 * HANG] == []
 
 
 def test_attacks_succeed_without_a_sandbox(targets):
@@ -217,7 +225,7 @@ def test_each_limit_is_named(source, status):
 def test_process_ids_and_users_are_fresh():
     run = Sandbox().run("import os; print(os.getuid(), os.getpid(), os.getppid(), sorted(os.listdir('/dev')))")
     uid, pid, parent, devices = run.stdout.split(" ", 3)
-    assert int(pid) < 10 and parent == "1" and devices.strip() == "['null', 'random', 'urandom', 'zero']"
+    assert int(pid) < 10 and parent == "1" and devices.strip() == "['null', 'random', 'shm', 'stdin', 'urandom', 'zero']"
     assert int(uid) >= 2**30 or os.geteuid() != 0
 
 
