@@ -279,7 +279,7 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return make
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._made(_Http), request)  # type: ignore[arg-type]
+        return self.do_open(self._made(_Http), request)
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._made(_Https), request)  # type: ignore[arg-type]
+        return self.do_open(self._made(_Https), request)

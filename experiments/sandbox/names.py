@@ -32,7 +32,8 @@ def entry_points(source: str, known: Collection[str] = (), wanted: Collection[st
 
 def _names(tree: ast.AST) -> tuple[set[str], set[str]]:
     """Names that are read, and names that are bound."""
-    read, bound = set(), set()
+    read: set[str] = set()
+    bound: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)

@@ -16,8 +16,8 @@ from typing import Any
 #: Containers that can change, by object: their numbers in order of appearance, and the containers themselves, to keep them alive.
 Seen = dict[int, tuple[int, Any]]
 
-_CHANGEABLE: dict[str, type] = {"list": list, "set": set, "deque": deque}
-_FIXED: dict[str, type] = {"tuple": tuple, "frozenset": frozenset}
+_CHANGEABLE: dict[str, type[Any]] = {"list": list, "set": set, "deque": deque}
+_FIXED: dict[str, type[Any]] = {"tuple": tuple, "frozenset": frozenset}
 
 
 def encode(value: Any, handle: Callable[[Any], int], seen: Seen | None = None) -> Any:
@@ -85,7 +85,8 @@ def _decode_time(tag: str, body: Any) -> Any:
         return (datetime.date if tag == "date" else datetime.timedelta)(*map(int, body))
     parts, zone, fold = body
     offset = None if zone is None else datetime.timezone(_decode_time("timedelta", zone[1]))
-    return (datetime.time if tag == "time" else datetime.datetime)(*map(int, parts), tzinfo=offset, fold=int(fold))
+    kind: Any = datetime.time if tag == "time" else datetime.datetime
+    return kind(*map(int, parts), tzinfo=offset, fold=int(fold))
 
 
 def decode(data: Any, handle: Callable[[int], Any], made: list[Any] | None = None) -> Any:

@@ -54,7 +54,7 @@ class Link:
         self.remotes: dict[int, Remote] = {}
         self.functions: list[Any] = []
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any]) -> Any:
         """The answer to a request; meanwhile the program may call functions that the tests gave to it."""
         self.changes += request["do"] in ("call", "set")
         while True:
@@ -221,11 +221,11 @@ class _Stream:
 
 
 def _stream(remote: Remote) -> _Stream:
-    parts = object.__getattribute__(remote, "__parts")
-    known = parts["stream"]
+    parts: dict[str, Any] = object.__getattribute__(remote, "__parts")
+    known: _Stream | None = parts["stream"]
     if known is None or not (known.once or known.made_at == parts["link"].changes):
-        parts["stream"] = _Stream(remote)
-    return parts["stream"]
+        known = parts["stream"] = _Stream(remote)
+    return known
 
 
 def main() -> None:
@@ -269,7 +269,7 @@ def _bind(link: Link, wanted: set[str]) -> None:
 
 
 def _is_missing(error: ImportError) -> bool:
-    return isinstance(error, ModuleNotFoundError) and bool(error.name) and importlib.util.find_spec(error.name.partition(".")[0]) is None
+    return isinstance(error, ModuleNotFoundError) and importlib.util.find_spec((error.name or "os").partition(".")[0]) is None
 
 
 def _told(error: BaseException) -> str:

@@ -273,7 +273,7 @@ def taco(row: Mapping[str, Any]) -> Example:
             (_list(i, "input_output.inputs"), o[0] if isinstance(o, list) and len(o) == 1 else o)
             for i, o in zip(inputs, outputs, strict=True)
         ]
-        answer = pack_tests(function_calls(_identifier(spec["fn_name"], "input_output.fn_name"), calls, starter))
+        answer = _pack_calls(_identifier(spec["fn_name"], "input_output.fn_name"), calls, starter)
     else:
         answer = pack_tests(ProgramTests(tuple((_lines(i), _lines(o)) for i, o in zip(inputs, outputs, strict=True))))
     return Example(_text(row, "question").strip(), answer, starter)
@@ -299,7 +299,7 @@ def livecodebench(row: Mapping[str, Any]) -> Example:
     if cases[0]["testtype"] == "functional":
         name = _identifier(_mapping(_json(_text(row, "metadata"), "metadata"), "metadata")["func_name"], "metadata.func_name")
         calls = [([_json(line, "input") for line in c["input"].splitlines() if line.strip()], _json(c["output"], "output")) for c in cases]
-        answer = pack_tests(function_calls(name, calls, starter))
+        answer = _pack_calls(name, calls, starter)
     else:
         answer = pack_tests(ProgramTests(tuple((c["input"], c["output"]) for c in cases)))
     source = row.get("question_id")
@@ -308,6 +308,24 @@ def livecodebench(row: Mapping[str, Any]) -> Example:
 
 def _starter(row: Mapping[str, Any]) -> str:
     return _text(row, "starter_code") if row.get("starter_code") else ""
+
+
+#: What the sites that ask for a class ``Solution`` import before it, and their starter code therefore uses without import.
+_SITE_IMPORTS = """import bisect, collections, functools, heapq, itertools, math, re, string
+from bisect import *
+from collections import *
+from functools import *
+from heapq import *
+from itertools import *
+from math import *
+from typing import *
+from builtins import *
+"""
+
+
+def _pack_calls(name: str, calls: list[tuple[list[Any], Any]], starter: str) -> str:
+    tests = function_calls(name, calls, starter)
+    return pack_tests(tests, _SITE_IMPORTS if tests.names == ("Solution",) else "")
 
 
 def function_calls(name: str, calls: list[tuple[list[Any], Any]], starter: str) -> FunctionTests:

@@ -250,3 +250,23 @@ def test_a_setup_may_build_objects_of_the_program_and_import_before_it():
     example = rows.mbpp(MBPP | {"test_setup_code": setup, "test_list": ["assert sqrt(base) == 2"], "code": "def sqrt(x): return x + 1"})
     assert program(example.answer, "def sqrt(x): return x + 1").passed
     assert not program(example.answer, "import math\nsqrt = math.sqrt").passed
+
+
+STARTER = "class Solution:\n    def f(self, xs: List[int], k: Optional[int] = None) -> int:\n        "
+
+
+@pytest.mark.parametrize("head", ["", "from __future__ import annotations\n", "from typing import List, Optional\nimport collections\n"])
+def test_starter_code_of_a_class_needs_no_imports_of_its_own(head):
+    spec = {"fn_name": "f", "inputs": [[[3, 1]], [[2, 2]]], "outputs": [[1], [2]]}
+    taco = rows.taco(GOOD["taco"] | {"input_output": spec, "starter_code": STARTER}).answer
+    case = CASE | {"input": "[3, 1]", "output": "1"}
+    changes = {"public_test_cases": json.dumps([case]), "starter_code": STARTER}
+    lines = rows.livecodebench(GOOD["livecodebench_v6"] | changes).answer
+    for answer in (taco, lines):
+        assert program(answer, f"{head}{STARTER}return heapq.nsmallest(1, Counter(xs))[0]").passed
+        assert program(answer, f"{head}{STARTER}return int(pow(min(xs), 1))").passed
+        assert not program(answer, f"{head}{STARTER}return max(xs) + 1").passed
+    plain_function = rows.taco(GOOD["taco"] | {"input_output": spec}).answer
+    for answer, source in ((plain_function, "def f(xs): return min(xs)"), (taco, f"{STARTER}return min(xs)")):
+        response = f"```python\n{source}\n```\nUsage:\n```python\nprint(f([1]))\n```"
+        assert Sandbox().check_all([job_of(response, answer)])[0].passed
