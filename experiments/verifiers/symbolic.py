@@ -552,7 +552,8 @@ def _code_of_value(value: sympy.Expr) -> str:
 
 def _normal(value: sympy.Expr) -> sympy.Expr:
     """Expanded, cancelled and factored, where that stays small."""
-    degree = sum(int(abs(p.exp)) for p in value.atoms(sympy.Pow) if p.exp.is_Integer)
+    exponents = [n for p in value.atoms(sympy.Pow, sympy.exp) for n in p.exp.atoms(sympy.Rational)]
+    degree = sum(max(int(abs(n.p)), int(n.q)) for n in exponents)
     if degree + len(value.free_symbols) > _DEGREE or len(value.free_symbols) > _VARIABLES or _terms(value) > _TERMS:
         return value
     return sympy.factor(sympy.cancel(sympy.together(sympy.expand(value))))
@@ -589,6 +590,8 @@ def _constant(value: sympy.Expr) -> str:
 def _decimal(part: Any) -> str:
     if abs(part) < sympy.Float(10) ** (-_DIGITS):
         return "0"
+    if abs(part) > sympy.Float(10) ** (2 * _DIGITS):
+        return str(sympy.Float(part, _DIGITS))
     exact = Fraction(str(sympy.Float(part, 2 * _DIGITS)))
     near = exact.limit_denominator(10**6)
     rational = abs(near - exact) < Fraction(1, 10 ** (_DIGITS + 5)) * max(Fraction(1), abs(exact))

@@ -82,7 +82,7 @@ def test_every_answer_ends(answer):
         assert math_reward([rf"\boxed{{{answer}}}"], answer=["123456"]) == [0.0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.recursive(
         st.sampled_from(["2", "9", "99", "x", "1.5", r"\pi", "i"]),
@@ -475,7 +475,7 @@ FOREIGN = r"""
 TOKENS = READ.split() + FOREIGN.split()
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(READ.split()), min_size=1, max_size=8), st.sampled_from(["", " "]))
 def test_the_last_token_of_what_is_read_has_an_effect(parts, space):
     """A reading of a prefix would give the text and the text without its last token one value, as only 0 x = 0 and 2! = 2 may."""
@@ -485,7 +485,7 @@ def test_the_last_token_of_what_is_read_has_an_effect(parts, space):
         assert symbolic.code(" ".join(symbolic.tokens(text)[:-1])) != code
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600, deadline=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(READ.split()), max_size=6),
     st.sampled_from(FOREIGN.split()),
@@ -495,7 +495,7 @@ def test_what_has_a_token_without_meaning_is_not_read(before, foreign, after):
     assert symbolic.code(" ".join([*before, foreign, *after])) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(TOKENS), min_size=1, max_size=7), st.sampled_from(["", " "]))
 def test_random_answers_raise_nothing_and_equal_themselves(parts, space):
     text = space.join(parts)
@@ -526,7 +526,7 @@ def arithmetic(draw, depth=3):
     return draw(st.sampled_from(ways))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(arithmetic())
 def test_arithmetic_is_exact(expression):
     text, value = expression
@@ -636,3 +636,42 @@ def test_answers_in_sentences(text, gold):
 )
 def test_the_choice_is_what_is_stated_not_what_is_mentioned(text, letter):
     assert chosen(text) == letter
+
+
+@st.composite
+def formulas(draw, depth=2):
+    """LaTeX in the notation in which math-verify's parser has no conventions of its own: signs between factors, braces, brackets."""
+    if depth == 0:
+        return draw(st.sampled_from(["2", "3", "7", r"\pi", "x", "y", r"\frac{2}{3}", r"\sqrt{5}", "x^{2}", "e^{x}"]))
+    inner = formulas(depth - 1)
+    a, b = draw(inner), draw(inner)
+    return draw(
+        st.sampled_from(
+            [
+                rf"\frac{{{a}}}{{{b}}}",
+                f"{a} + {b}",
+                f"({a} - {b})",
+                rf"{a} \cdot ({b})",
+                rf"\sqrt{{{a}+9}}",
+                f"({a})^{{2}}",
+                rf"\sin({a})",
+                rf"({a}) \cdot \cos({b})",
+            ]
+        )
+    )
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(formulas())
+def test_formulas_mean_what_math_verify_reads(text):
+    import sympy
+    from latex2sympy2_extended import latex2sympy
+
+    at = {sympy.Symbol("x", real=True): sympy.Rational(37, 100), sympy.Symbol("y", real=True): sympy.Rational(-113, 100)}
+    theirs = latex2sympy(text, is_real=True, normalization_config=None).subs(at).doit()
+    assert not theirs.free_symbols
+    if symbolic.code(text) is None:
+        assert theirs.evalf(30).has(sympy.zoo, sympy.nan), "only a division by zero is not read"
+        return
+    ours = symbolic._value(symbolic.tokens(text)).subs(at)
+    assert abs(complex(ours.evalf(30)) - complex(theirs.evalf(30))) <= 1e-12 * max(1, abs(complex(ours)))
