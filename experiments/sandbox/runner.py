@@ -259,9 +259,10 @@ class Sandbox:
             return Run("wall-clock limit", None, "", "", self.limits.wall)
         start, _, end = out.partition(b"\n")
         _check_start(start, err)
-        if not end:
+        try:
+            result = json.loads(end)
+        except ValueError:
             return Run("sandbox ended", None, "", err.decode(errors="replace")[-_SHOWN:], 0.0)
-        result = json.loads(end)
         texts = (base64.b64decode(result[name]).decode(errors="replace") for name in ("stdout", "stderr"))
         return Run(result["status"], result["exit_code"], *texts, result["seconds"])
 

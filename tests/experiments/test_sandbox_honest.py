@@ -177,3 +177,24 @@ def test_a_program_that_ends_itself_is_told_in_words(box, end):
     for source in (f"import os\n{end}", f"import os\ndef f(): {end}"):
         verdict = box.check(source, FunctionTests("assert f() == 1"))
         assert not verdict.passed and "the program ended" in verdict.message and "Traceback" not in verdict.message
+
+
+class Ended:
+    """A launcher that wrote ``out`` and ended."""
+
+    def __init__(self, out):
+        self.out = out
+
+    def communicate(self, timeout):
+        return self.out, b"Killed"
+
+
+@pytest.mark.parametrize("out", [b"started\n", b"started\n{", b'started\n{"status": "fin'])
+def test_a_sandbox_that_ends_under_its_program_is_told(box, out):
+    assert box._collect(Ended(out)).status == "sandbox ended"
+
+
+@pytest.mark.parametrize("out", [b"", b"start", b'{"setup": "no memory"}', b"Traceback"])
+def test_a_sandbox_that_ends_before_its_program_starts_says_nothing_of_it(box, out):
+    with pytest.raises(SandboxUnavailable, match=r"sandbox: got (no memory|Killed); need"):
+        box._collect(Ended(out))
