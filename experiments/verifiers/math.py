@@ -126,7 +126,7 @@ def _stated(text: str) -> str | None:
         assert verb is not None
         stated = tail[verb.end() :]
         said = marker[0] == "####" or bool(verb[0].strip("*_` \t\n")) or re.match(r"[\s*]*[-$\\\d(]", tail) is not None
-        if stated and said:
+        if stated and said and not re.match(r"not\b", stated):
             while adverb := _ADVERB.match(stated):
                 stated = stated[adverb.end() :]
             return stated
@@ -139,7 +139,8 @@ def _answer_of(stated: str) -> str | None:
     clause = _CLAUSE.search(stated)
     first = (stated[: clause.start()] if clause else stated).rstrip(". ").strip("*` ")
     formula = _FORMULA.match(stated)
-    formulas = [next(part for part in formula.groups() if part)] if formula else []
+    whole = formula is not None and not re.match(r"[\s,]*(?:and|or|[-+=$\\\d])", stated[formula.end() :])
+    formulas = [next(part for part in formula.groups() if part)] if formula and whole else []
     for candidate in (line, *formulas, first):
         code = canonical(candidate)
         if code is not None and not code.startswith(_TEXT):
@@ -177,12 +178,13 @@ def _code(answer: str) -> str | None:
     text = _clean(answer)
     if not text:
         return None
-    value = _number(text)
+    bare = _bare(text)
+    value = _number(bare)
     if value is not None:
         return str(value)
     if text.isalpha() and len(text) > 2:
         return _as_text(text)
-    return code_within_budget(text) or _as_text(text)
+    return code_within_budget(bare) or _as_text(text)
 
 
 def _as_text(text: str) -> str:
@@ -213,17 +215,23 @@ def math_reward(completions: list[Any], answer: list[str], **_: Any) -> list[flo
 
 
 def _clean(answer: str) -> str:
+    """Without what surrounds an answer: delimiters of formulas, currency, percent and degree signs, ``\\text{}`` around all of it."""
     text = answer.strip()
     for opening, closing in (("**", "**"), ("`", "`"), ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         if text.startswith(opening) and text.endswith(closing) and len(text) >= 2 * len(opening):
             text = text[len(opening) : -len(closing)].strip()
     text = _latex(text)
-    text = re.sub(r"\\text\s*\{\s*(?:or|and)\s*\}", ", ", text)
     if not _TRIGONOMETRY.search(text):
         text = re.sub(r"\^\s*\{?\\circ\}?|°|\\degree(?![a-z])|\^\s*\{\\degree\}", "", text)
     text = re.sub(r"\\?[$%€£]", "", text).strip().rstrip(" .,;\\")
     wrapped = re.fullmatch(r"\\(?:text|mathrm|textbf|mathbf|textrm|mbox)\s*\{([^{}]*)\}", text)
-    text = _without_units(wrapped[1].strip() if wrapped else text)
+    return wrapped[1].strip() if wrapped else text
+
+
+def _bare(text: str) -> str:
+    """What is read of a cleaned answer: without its unit and the name of its variable, "and" and "or" as commas, thousands joined."""
+    text = _without_units(text)
+    text = re.sub(r"\\text\s*\{\s*(?:or|and)\s*\}|\s(?:or|and)\s", ", ", text)
     text = _ASSIGNED.sub("", text, count=1).strip() if _ASSIGNED.match(text) else text
     if "," in text and not re.search(r"[(\[]|\\\{|, ", text):
         joined = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)

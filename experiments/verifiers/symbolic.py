@@ -27,6 +27,7 @@ _TOKEN = re.compile(
 _BITS = 14_000
 _MAGNITUDE = 100_000
 _ROOT_BITS = 2_000
+_ANGLE_BITS = 4_000
 _FACTORIAL = 1_000
 _BINOMIAL = 10
 _DEGREE = 24
@@ -530,7 +531,8 @@ def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
 
 def _apply(function: Any, argument: sympy.Expr) -> sympy.Expr:
     if argument.is_number:
-        if _log2(argument) > (16 if function in (sympy.exp, sympy.sinh, sympy.cosh, sympy.tanh) else _MAGNITUDE):
+        grows = function in (sympy.exp, sympy.sinh, sympy.cosh, sympy.tanh) or not argument.is_real
+        if _log2(argument) > (_MAGNITUDE if function is sympy.log else 16 if grows else _ANGLE_BITS):
             raise Unreadable(f"answer: got {function} of a number too large")
         if function is sympy.log and argument == 0:
             raise Unreadable("answer: got the logarithm of zero")
