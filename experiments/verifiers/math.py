@@ -167,6 +167,8 @@ def canonical(answer: str) -> str | None:
     >>> canonical(r"\{2, 1\}") == canonical(r"\{1,2\}"), canonical("(2, 1)") == canonical("(1, 2)"), canonical("1,000"), canonical(" ")
     (True, False, '1000', None)
     """
+    if not isinstance(answer, str):
+        raise ValueError(f"answer: got {answer!r} of type {type(answer).__name__}; need a string; because answers are compared as written")
     text = " ".join(answer.split())
     if len(text) > _LONGEST:
         return _as_text(text)
@@ -207,11 +209,9 @@ def math_reward(completions: list[Any], answer: list[str], **_: Any) -> list[flo
     >>> math_reward([r"\boxed{0.5}", "#### 2"], answer=["1/2", "1/2"])
     [1.0, 0.0]
     """
-    for gold in answer:
-        if not isinstance(gold, str):
-            raise ValueError(f"answer: got {gold!r} of type {type(gold).__name__}; need a string; because answers are compared as written")
+    golds = [canonical(gold) for gold in answer]
     codes = [answer_code(text_of(c)) for c in completions]
-    return [float(code is not None and code == canonical(gold)) for code, gold in zip(codes, answer, strict=True)]
+    return [float(code is not None and code == gold) for code, gold in zip(codes, golds, strict=True)]
 
 
 def _clean(answer: str) -> str:

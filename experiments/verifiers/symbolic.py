@@ -517,6 +517,8 @@ def _binomial(top: sympy.Expr, bottom: sympy.Expr) -> sympy.Expr:
 def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
     if base == 0 and exponent.is_number and not exponent.is_positive:
         raise Unreadable("answer: got zero to a power that is not positive")
+    if exponent.is_number and not base.is_number and _log2(exponent) > 17:
+        raise Unreadable(f"answer: got the exponent {exponent.evalf(5)}")
     if base.is_number and exponent.is_number:
         limit = _BITS if base.is_Rational and exponent.is_Integer else _MAGNITUDE
         if _log2(exponent) > 60 or max(1.0, abs(_log2(base))) * float(abs(exponent.evalf(15))) > limit:

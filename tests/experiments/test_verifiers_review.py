@@ -56,6 +56,9 @@ ENDLESS = [
     r"\frac{(x+y+z+w)^{10}}{(x-y+z-w)^{10}}",
     "(x+y)^{12}(z+w)^{12}",
     "x^{9999}-y^{9999}",
+    "x^{99!}+y",
+    r"\sin(\exp((9999-i)(e)))",
+    r"\ln(u+x)+\exp(9999)",
     "(x^{100}-1)/(x^{99}-1)",
     r"(1+\sqrt{2})^{9999}-(1-\sqrt{2})^{9999}",
     r"\frac{1}{\sqrt{2}+\sqrt{3}-\sqrt{5+2\sqrt{6}}}",
@@ -305,6 +308,8 @@ def test_what_is_no_text():
     for gold in (1, None, 0.5):
         with pytest.raises(ValueError, match=r"answer: got .*; need a string; because"):
             math_reward(["#### 1"], answer=[gold])
+        with pytest.raises(ValueError, match=r"answer: got .*; need a string; because"):
+            canonical(gold)
 
 
 # Only a whole reading has a value.
