@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import Any
 
 from .text import PRODUCT, last_boxed, text_of
-from .worker import code_within_budget
+from .worker import code_within_budget, verdict_within_budget
 
 _LONGEST = 1000
 _TAIL = 1000
@@ -212,6 +212,21 @@ def math_reward(completions: list[Any], answer: list[str], **_: Any) -> list[flo
     golds = [canonical(gold) for gold in answer]
     codes = [answer_code(text_of(c)) for c in completions]
     return [float(code is not None and code == gold) for code, gold in zip(codes, golds, strict=True)]
+
+
+def math_verify_reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+    r"""1.0 where math-verify says so: the library's own reading and comparison, for figures comparable with those of others.
+
+    It accepts answers of which it reads a part only (``101_2`` is 101 to it, ``2(3)`` is 5, ``1 000`` is 0); `math_reward` is the default.
+    Same budget for each response; one that outlasts it is wrong.
+
+    >>> math_verify_reward([r"\boxed{0.5}", "The answer is $2$."], answer=["1/2", "3"])
+    [1.0, 0.0]
+    """
+    for gold in answer:
+        if not isinstance(gold, str):
+            raise ValueError(f"answer: got {gold!r} of type {type(gold).__name__}; need a string; because answers are compared as written")
+    return [float(verdict_within_budget(gold, text_of(c))) for c, gold in zip(completions, answer, strict=True)]
 
 
 def _clean(answer: str) -> str:

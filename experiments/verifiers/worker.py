@@ -56,6 +56,14 @@ class Worker:
             code: str | None = None if reply is None else json.loads(reply)
             return code
 
+    def agrees(self, gold: str, response: str) -> bool:
+        """math-verify's verdict on a whole response; False where it outlasts the budget."""
+        with self._lock:
+            reply = self._ask([gold, response])
+            if reply is None and self._ended_early:
+                reply = self._ask([gold, response])
+            return reply is not None and json.loads(reply) is True
+
     def close(self) -> None:
         """End the process; the next question starts another."""
         with self._lock:
@@ -82,15 +90,15 @@ class Worker:
             self._stop()
             raise RuntimeError(f"verifier process: got {ready!r}; need 'ready'; because answers are read there (is SymPy installed?)")
 
-    def _ask(self, text: str) -> bytes | None:
+    def _ask(self, question: str | list[str]) -> bytes | None:
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._process is not None and self._process.stdin is not None
         reply = None
         try:
-            question = json.dumps(text).encode() + b"\n"
-            while question:
-                question = question[self._process.stdin.write(question) :]
+            line = json.dumps(question).encode() + b"\n"
+            while line:
+                line = line[self._process.stdin.write(line) :]
             reply = self._line(self.wall_seconds)
             self._ended_early = False
         except (BrokenPipeError, EOFError):
@@ -144,7 +152,7 @@ def serve(cpu_seconds: float, memory_bytes: int) -> None:
 
     questions, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    from .symbolic import code
+    from .symbolic import code, library_verdict
 
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -153,16 +161,17 @@ def serve(cpu_seconds: float, memory_bytes: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    reply: str | None = "ready"
+    reply: str | bool | None = "ready"
     while True:
         replies.write(json.dumps(reply).encode() + b"\n")
         replies.flush()
-        question = questions.readline()
-        if not question:
+        line = questions.readline()
+        if not line:
             return
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         try:
-            reply = code(json.loads(question))
+            question = json.loads(line)
+            reply = code(question) if isinstance(question, str) else library_verdict(*question)
         except Exception:  # SymPy raises a little of everything on input without meaning; all of it means: not readable
             reply = None
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -175,3 +184,8 @@ atexit.register(_shared.close)
 def code_within_budget(text: str) -> str | None:
     """`Worker.code` by the one worker of this process."""
     return _shared.code(text)
+
+
+def verdict_within_budget(gold: str, response: str) -> bool:
+    """`Worker.agrees` by the one worker of this process."""
+    return _shared.agrees(gold, response)

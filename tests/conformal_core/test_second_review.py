@@ -451,3 +451,20 @@ def test_fewest_prompts_of_a_rule(rule: Any, delta: str, least: int) -> None:
 def test_a_budget_that_nobody_can_certify() -> None:
     with pytest.raises(ValueError, match=r"^delta: got .*; need at least 1e-06; because "):
         c.ConformalBudget((2, 4), multiplicity="learn_then_test", delta="1e-400")
+
+
+def test_what_a_joint_rank_would_need() -> None:
+    column = np.arange(19.0)
+    scores = np.column_stack([column, np.roll(column, 1), np.roll(column, 2)])
+    with pytest.warns(UserWarning, match=r"^n: got 19 calibration prompts; need up to 39 for a joint rank at level 1/10; because "):
+        c.calibrate_thresholds(scores, (2, 4, 8), "1/10", "max_rank")
+    with pytest.warns(UserWarning, match=r"^n: got 18 calibration prompts; need 19 at level 1/10 under 'max_rank'; because "):
+        c.calibrate_thresholds(scores[:18], (2, 4, 8), "1/10", "max_rank")
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["1/10", "1/3", "9/10"]))
+def test_thresholds_of_many_prompts_are_order_statistics(seed: int, delta: str) -> None:
+    scores = np.random.default_rng(seed).permuted(np.arange(2 * 500.0).reshape(2, 500), axis=1).T
+    rank = c.conformal_rank(500, delta)
+    found = c.calibrate_thresholds(scores, (2, 4), delta, "per_budget").q
+    assert list(found) == [sorted(column)[rank - 1] for column in scores.T]

@@ -1,6 +1,8 @@
 import json
+from collections import Counter
 from fractions import Fraction
-from math import comb, inf
+from functools import cache
+from math import comb, inf, log
 
 import numpy as np
 import pytest
@@ -277,3 +279,83 @@ def test_the_guarantee_names_the_loss(loss, words):
 def test_an_unattainable_level_is_named_beside_what_is():
     with pytest.warns(UserWarning, match=r"n: got 3 calibration prompts; need 9; because .* bounded only by 1/4 > 1/10"):
         calibrate_vote(outcomes(np.zeros((3, 8), np.int64)), (2, 8), "0.1")
+
+
+@cache
+def _overtakes(lead: int, rival: int, rest: int, left: int, votes: tuple[int, int]) -> Fraction:
+    """Exactly: P(the rival ends ahead of the leader, or level: half), drawing from an urn of that many balls, each drawn ball doubled."""
+    if not left:
+        return Fraction(votes[1] > votes[0]) + Fraction(votes[1] == votes[0], 2)
+    total, (first, second) = lead + rival + rest, votes
+    return (
+        Fraction(lead, total) * _overtakes(lead + 1, rival, rest, left - 1, (first + 1, second))
+        + Fraction(rival, total) * _overtakes(lead, rival + 1, rest, left - 1, (first, second + 1))
+        + Fraction(rest, total) * _overtakes(lead, rival, rest + 1, left - 1, votes)
+    )
+
+
+@pytest.mark.parametrize("k_max", [4, 7, 10])
+@given(st.lists(st.integers(-1, 3), min_size=4, max_size=4), st.integers(1, 4))
+def test_lead_is_the_expected_number_of_answers_that_overtake(k_max: int, row: list[int], k: int) -> None:
+    seen = Counter(x for x in row[:k] if x >= 0).most_common()
+    value, leader = settledness(np.array([row]), k, k_max, "lead")
+    if not seen or (len(seen) > 1 and seen[0][1] == seen[1][1]):
+        assert value[0] == -inf
+        return
+    first = seen[0][1]
+    second = seen[1][1] if len(seen) > 1 else 0
+    assert leader[0] == seen[0][0]
+    if first - second > k_max - k:
+        assert value[0] == inf
+        return
+    rivals = [c2 for _, c2 in seen[1:]] + [0]
+    expected = sum(_overtakes(first + 1, c2 + 1, k - first - c2 + 1, k_max - k, (first, c2)) for c2 in rivals)
+    assert value[0] == pytest.approx(-log(expected), rel=1e-9)
+
+
+@given(st.integers(1, 9), st.data())
+def test_beta_is_the_tail_of_a_fair_coin(k: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(1, k))
+    second = data.draw(st.integers(0, min(first - 1, k - first)))
+    row = [0] * first + [1] * second + [-1] * (k - first - second)
+    n = first + second + 1
+    exact = Fraction(sum(comb(n, i) for i in range(first + 1)), 2**n)
+    assert settledness(np.array([row]), k, 99, "beta")[0][0] == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize("k", [0, -1, 9])
+def test_a_vote_is_settled_within_its_budget(k: int) -> None:
+    with pytest.raises(ValueError, match=rf"^k: got {k}; need 1 to 8; because "):
+        settledness(np.zeros((1, 9), np.int64), k, 8, "margin")
+
+
+def test_votes_of_one_response_are_audited() -> None:
+    o = Outcomes([1, 2], np.zeros((2, 1), bool), codes=np.array([[0], [1]]), gold=np.array([1, 1]))
+    assert FixedVote((1, 2), "share", 0.5).audit(o) == {"wrong": (1, 2)}
+
+
+def test_a_vote_reads_answers_and_takes_the_fewest_prompts() -> None:
+    assert ConformalVote((2, 4)).needs_answers and FixedVote((2, 4), "share", 1).needs_answers
+    assert ConformalVote((2, 4), delta="0.1", n_calibration=9).n_calibration == 9
+    with pytest.raises(ValueError, match="n_calibration: got 8; need 9"):
+        ConformalVote((2, 4), delta="0.1", n_calibration=8)
+
+
+def test_a_vote_is_calibrated_on_whole_groups() -> None:
+    o = Outcomes(np.arange(9), np.zeros((9, 8), bool), codes=np.zeros((9, 8), np.int64), gold=np.ones(9, np.int64))
+    with pytest.raises(ValueError, match=r"^outcomes.drawn: got a minimum of 4; need 8 responses for each prompt; because "):
+        vote_loss_level(o.prefix(4), (2, 4, 8), "margin", "differs")
+    with pytest.warns(UserWarning, match=r"^delta: got 1/10; need more than the error of the vote at K_max = 8; because "):
+        calibrate_vote(o, (2, 4, 8), "0.1", "wrong", "margin")
+
+
+def test_reports_say_what_is_missing() -> None:
+    vote = FixedVote((2, 4), "share", 0.5)
+    for table, words in (
+        (Outcomes([1], np.zeros((1, 4), bool)), "table: got 1 prompts without codes; need at least one"),
+        (Outcomes([], np.zeros((0, 4), bool), codes=np.zeros((0, 4), np.int64)), "table: got 0 prompts; need at least one"),
+        (Outcomes([], np.zeros((0, 4), bool)), "table: got 0 prompts without codes; need at least one"),
+        (Outcomes([1], np.zeros((1, 2), bool), codes=np.zeros((1, 2), np.int64)), "table: got 1 prompts; need at least one"),
+    ):
+        with pytest.raises(ValueError, match=f"^{words}"):
+            vote_report(vote, table)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.verifiers import answer_code, canonical, chosen, math_reward, symbolic
+from experiments.verifiers import answer_code, canonical, chosen, math_reward, math_verify_reward, symbolic
 from experiments.verifiers.text import last_boxed
 from experiments.verifiers.worker import Worker
 
@@ -691,3 +691,18 @@ def test_formulas_mean_what_math_verify_reads(text):
         return
     ours = symbolic._value(symbolic.tokens(text)).subs(at)
     assert abs(complex(ours.evalf(30)) - complex(theirs.evalf(30))) <= 1e-12 * max(1, abs(complex(ours)))
+
+
+PARTLY_READ = [("101_2", "101"), ("1 000", "0"), ("2(3)", "5"), (r"\{x \mid x > 3\}", "3")]
+
+
+def test_math_verify_by_name_is_the_library_and_ends():
+    """Its own verdicts, right and wrong ones, within the budget; the default does not share the wrong ones."""
+    boxed = [rf"\boxed{{{answer}}}" for answer, _ in PARTLY_READ]
+    golds = [gold for _, gold in PARTLY_READ]
+    assert math_verify_reward(boxed, answer=golds) == [1.0] * 4
+    assert math_reward(boxed, answer=golds) == [0.0] * 4
+    responses = ["The answer is $2$.", r"\boxed{0.5}", r"\boxed{9^{9999} \pmod{7}}", None, [{"role": "assistant", "content": r"\boxed{7}"}]]
+    assert math_verify_reward(responses, answer=["3", r"\frac{1}{2}", "6", "1", "7"]) == [0.0, 1.0, 0.0, 0.0, 1.0]
+    with pytest.raises(ValueError, match=r"^answer: got 7 of type int; need a string; because "):
+        math_verify_reward(["7"], answer=[7])
