@@ -18,7 +18,7 @@ SQUARES = FunctionTests("assert [solve(x) for x in (2, 3, 12)] == [4, 9, 144]")
 TIGHT = Limits(cpu=1, wall=1.5, memory=1 << 28, processes=8, output=1 << 16, disk=1 << 22, file_size=1 << 22)
 
 #: Seconds to set up and end both sandboxes on a machine with several busy processes per core.
-HANG = 5
+HANG = 3
 
 
 @pytest.fixture(scope="module")
