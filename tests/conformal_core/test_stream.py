@@ -298,3 +298,10 @@ def test_what_designation_adds_is_counted_to_the_response(steps):
         policy.update(table.prefix(drawn))
         extra = int((drawn - np.minimum(alone, drawn))[designated].sum())
         assert policy.metrics()["calibration_extra_share"] == extra / drawn.sum()
+
+
+def test_a_window_that_saw_no_step_stands_before_the_first():
+    assert StreamWindow("0.2", 9).state_dict()["clock"] == -1
+    window = StreamWindow("0.2", 9, drift="recency")
+    window.extend([], step=0)
+    assert window.state_dict()["clock"] == 0
