@@ -294,8 +294,10 @@ def _overtakes(lead: int, rival: int, rest: int, left: int, votes: tuple[int, in
     )
 
 
-@pytest.mark.parametrize("k_max", [4, 7, 10])
-@given(st.lists(st.integers(-1, 3), min_size=4, max_size=4), st.integers(1, 4))
+@pytest.mark.parametrize("k_max", [6, 7, 10])
+@example([0, 0, 0, 1, 1, 2], 5)
+@example([0, 0, 0, 1, 1, 2], 6)
+@given(st.lists(st.integers(-1, 3), min_size=6, max_size=6), st.integers(1, 6))
 def test_lead_is_the_expected_number_of_answers_that_overtake(k_max: int, row: list[int], k: int) -> None:
     seen = Counter(x for x in row[:k] if x >= 0).most_common()
     value, leader = settledness(np.array([row]), k, k_max, "lead")
