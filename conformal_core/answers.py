@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import count
 from operator import eq
 from typing import Any
 
@@ -56,14 +58,14 @@ def encode_answers(
     for i, row in enumerate(rows):
         if isinstance(row, (str, bytes)):
             raise ValueError(f"answers: got the string {row!r} as row {i}; need a sequence of answers; because a row is a group")
-        seen: dict[Hashable, int] = {}
+        code = _next_codes()
         try:
-            codes[i, : len(row)] = [UNPARSABLE if a is None else seen.setdefault(a, len(seen)) for a in row]
-            if not all(map(eq, seen, seen)):
-                seen = {}
-                codes[i, : len(row)] = [UNPARSABLE if a is None or a != a else seen.setdefault(a, len(seen)) for a in row]
-            if gold is not None and gold_codes is not None and gold[i] is not None and gold[i] == gold[i]:
-                gold_codes[i] = seen.setdefault(gold[i], len(seen))
+            codes[i, : len(row)] = list(map(code.__getitem__, row))
+            if not all(map(eq, code, code)):
+                code = _next_codes()
+                codes[i, : len(row)] = [code[a] if a == a else UNPARSABLE for a in row]
+            if gold is not None and gold_codes is not None and gold[i] == gold[i]:
+                gold_codes[i] = code[gold[i]]
         except TypeError as error:
             raise ValueError(f"answers: got an unhashable answer in row {i}; need hashables; because only equality counts") from error
     return codes, gold_codes
@@ -73,3 +75,8 @@ def _listed(i: int, row: Any) -> list[Any]:
     if not isinstance(row, Iterable):
         raise ValueError(f"answers: got {row!r} as row {i}; need a sequence of answers; because a row is a group")
     return list(row)
+
+
+def _next_codes() -> dict[Hashable | None, int]:
+    """Codes of one row: an answer that was not seen gets the next one."""
+    return defaultdict(count().__next__, {None: UNPARSABLE})

@@ -91,7 +91,7 @@ def gold_counts_on_grid(codes: Ints, gold: Ints, grid: Sequence[int]) -> tuple[I
     own, above = np.empty((2, len(grid), len(codes)), np.int64)
     for m, _, histogram in histograms(cells[:-1], slots, grid):
         own[m] = histogram.ravel()[cells[-1]]
-        above[m] = histogram.sum(axis=0, where=histogram > own[m])
+        above[m] = np.einsum("sn,sn->n", histogram > own[m], histogram)
     return own.T, above.T
 
 

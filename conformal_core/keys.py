@@ -16,6 +16,9 @@ from .checks import as_ids
 
 __all__ = ["prompt_ids", "uniforms"]
 
+_STEP, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+
 
 def prompt_ids(texts: Iterable[str | bytes]) -> NDArray[np.uint64]:
     """Content hashes of prompts: the first 8 bytes (little endian) of BLAKE2b of the UTF-8 text.
@@ -100,14 +103,18 @@ def uniforms(ids: ArrayLike, *, seed: int, step: int = 0, stream: str = "") -> N
     text = f"{int(seed)}/{int(step)}/{stream}".encode()
     key = np.uint64(int.from_bytes(blake2b(text, digest_size=8).digest(), "little"))
     with np.errstate(over="ignore"):
-        mixed = mix64(mix64(raw) + key)
-    return np.asarray((mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+        mixed = _mixed(_mixed(raw) + key)
+    return np.asarray((mixed >> _11).astype(np.float64) * 2.0**-53)
 
 
 def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The SplitMix64 step and finaliser: a bijection of the 64-bit integers that scatters nearby inputs."""
     with np.errstate(over="ignore"):
-        z = x + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
+        return np.asarray(_mixed(x), dtype=np.uint64)
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = x + _STEP
+    z = (z ^ (z >> _30)) * _FIRST
+    z = (z ^ (z >> _27)) * _SECOND
+    return z ^ (z >> _31)

@@ -80,7 +80,8 @@ def exact(value: object) -> Fraction | None:
             return Fraction(int(value))
         if isinstance(value, (str, Decimal, Rational)):
             found = Fraction(value)
-            return Fraction(int(found.numerator), int(found.denominator))
+            plain = type(found.numerator) is int is type(found.denominator)
+            return found if plain else Fraction(int(found.numerator), int(found.denominator))
     except (ValueError, OverflowError, ZeroDivisionError):
         pass
     return None
