@@ -468,3 +468,11 @@ def test_thresholds_of_many_prompts_are_order_statistics(seed: int, delta: str) 
     rank = c.conformal_rank(500, delta)
     found = c.calibrate_thresholds(scores, (2, 4), delta, "per_budget").q
     assert list(found) == [sorted(column)[rank - 1] for column in scores.T]
+
+
+@pytest.mark.parametrize(("top", "bottom"), [(np.int64(3), 10), (3, np.int64(10)), (np.int64(3), np.int64(10)), (3, 10)])
+def test_the_parts_of_an_exact_number_are_python_integers(top: Any, bottom: Any) -> None:
+    half_made = Fraction(3, 10)
+    object.__setattr__(half_made, "_numerator", top), object.__setattr__(half_made, "_denominator", bottom)
+    found = exact(half_made)
+    assert found is not None and [type(found.numerator), type(found.denominator)] == [int, int]
